@@ -1,0 +1,88 @@
+// Device: where memory lives and which operations run there. The only hardware interface besides
+// Ops.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "core/tensor.h"
+
+namespace twinstream {
+
+class Ops;
+
+// Work is ordered: copies and Ops of one device run one after another, as they were issued. Work
+// may be asynchronous to the calling thread until Synchronize().
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual absl::string_view name() const = 0;  // "cpu", "cuda"
+  virtual std::byte* Allocate(
+      int64_t bytes) = 0;  // 64-byte aligned, zeroed; dies when there is none
+  virtual void Free(std::byte* data, int64_t bytes) = 0;
+  virtual void Copy(Tensor to,
+                    Tensor from) = 0;  // both on this device; same dtype and element count
+  virtual void CopyIn(Tensor to, const void* host) = 0;  // to.bytes() bytes
+  virtual void CopyOut(void* host, Tensor from) = 0;     // returns when they have arrived
+  virtual void Synchronize() = 0;
+  virtual const Ops& ops() const = 0;
+};
+
+// `threads`: compute threads of this device (CPU only); 0: leave OpenMP's default.
+absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name, int threads);
+
+// The one owner of a piece of device memory. Move-only; zeroed at birth.
+class Storage {
+ public:
+  Storage() = default;
+  Storage(Device& device, int64_t bytes);
+  Storage(Storage&& other) noexcept;
+  Storage& operator=(Storage&& other) noexcept;
+  ~Storage();
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Bytes that TensorsIn needs for these specs: each tensor aligned to 64 bytes.
+int64_t BytesFor(absl::Span<const TensorSpec> specs);
+// Tensors for the specs, one after another, in memory of at least BytesFor(specs) bytes.
+std::vector<Tensor> TensorsIn(std::byte* data, absl::Span<const TensorSpec> specs);
+
+// Bump allocator for temporaries: sized once, rewound after each use.
+class Scratch {
+ public:
+  Scratch(Device& device, int64_t bytes) : storage_(device, bytes) {}
+  Tensor Allocate(DType dtype, const Shape& shape);  // dies when full
+  int64_t mark() const { return used_; }
+  void Rewind(int64_t mark) { used_ = mark; }
+  int64_t bytes() const { return storage_.bytes(); }
+
+ private:
+  Storage storage_;
+  int64_t used_ = 0;
+};
+
+// Gives back, at the end of its life, what was allocated during it.
+class ScratchScope {
+ public:
+  explicit ScratchScope(Scratch& scratch) : scratch_(scratch), mark_(scratch.mark()) {}
+  ~ScratchScope() { scratch_.Rewind(mark_); }
+  ScratchScope(const ScratchScope&) = delete;
+  ScratchScope& operator=(const ScratchScope&) = delete;
+
+ private:
+  Scratch& scratch_;
+  int64_t mark_;
+};
+
+}  // namespace twinstream

@@ -1,0 +1,189 @@
+// Ops: every mathematical operation of the project, on one device. Letters: N rows (tokens), C
+// width of a residual stream, B batch, T sequence, H query heads, K key/value heads, D head_dim, F
+// ffn, V vocabulary. Tensors are contiguous and float32 unless a comment says otherwise; outputs
+// may not overlap inputs unless a comment allows it. Errors of shape are programmers' errors:
+// Check.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace twinstream {
+
+struct MatmulOptions {
+  bool transpose_a = false;  // a is stored [K, M]
+  bool transpose_b = false;  // b is stored [N, K]
+  bool accumulate = false;   // out += a b instead of out = a b
+};
+
+// How the input h of a residual block comes from the streams. x is the normalised, y the identity
+// stream; sources: SiameseNorm (arXiv 2602.08064) section 3 and the papers of the other schemes.
+//   base = base_norm ? N_x(x) : x                      what the block's write adds to
+//   u    = [x: none | base | N_x(x) | w_x . x] + [y ? N_y(y)]
+//   h    = input_norm ? N_in(u) : u
+// N(v) = w . v / sqrt(mean(v^2) + eps), statistics in float32.
+struct ResidualRead {
+  enum class X { kNone, kBase, kNorm, kScale };
+  X x = X::kNone;
+  bool base_norm = false;  // not together with X::kNorm or X::kScale: one weight w_x per read
+  bool y = false;
+  bool input_norm = false;
+};
+
+// How the output o of a residual block changes the streams.
+//   p = output_norm ? N_out(o) : o
+//   x <- base_gain * base + x_gain * p
+//   y <- y (kKeep) | y + p (kAdd) | base + p (kSet)     kKeep without a y stream: nothing
+struct ResidualWrite {
+  enum class Y { kKeep, kAdd, kSet };
+  float base_gain = 1;
+  float x_gain = 1;
+  Y y = Y::kKeep;
+  bool output_norm = false;
+};
+
+// The row-local work between two residual blocks in one pass: the write of the block before, then
+// the read of the block after. Either may be absent (null): a stage starts with a read alone and
+// ends with a write alone. The streams are stored as x, y before the read's base_norm; the base is
+// rebuilt from them and the saved scales.
+struct ResidualSite {
+  float eps = 1e-5F;
+  const ResidualRead* read_before =
+      nullptr;  // the read of the block that wrote; its base is the write's base
+  const ResidualWrite* write = nullptr;  // null with read_before null
+  const ResidualRead* read = nullptr;
+};
+
+// Rows of ResidualForward's `scales`: 1 / sqrt(mean(v^2) + eps) of each norm that the site took.
+enum ResidualScale {
+  kScaleX = 0,
+  kScaleY = 1,
+  kScaleInput = 2,
+  kScaleOutput = 3,
+  kResidualScales = 4
+};
+
+struct ResidualForwardTensors {
+  // Read by the write. x, y: streams stored by the site before [N, C] (y absent in one-stream
+  // schemes).
+  Tensor x, y;
+  Tensor o;                // [N, C] output of the block before; absent without a write
+  Tensor x_weight_before;  // [C] w_x of read_before when it has base_norm
+  Tensor scales_before;    // [4, N] of the site before
+  Tensor output_weight;    // [C] when write->output_norm
+  // Written by the write; equal to x, y (or absent) when there is no write. May be the same memory
+  // as x, y.
+  Tensor x_out, y_out;
+  // The read. x_weight: w_x of base_norm, X::kNorm or X::kScale.
+  Tensor x_weight, y_weight, input_weight;  // [C]
+  Tensor scales;                            // [4, N]: written
+  Tensor h;                                 // [N, C]: written
+};
+
+struct ResidualBackwardTensors {
+  Tensor dx, dy;  // [N, C], in place. In: gradients of the read's base and of y (of x_out, y_out
+                  // without a read). Out: gradients of the write's base and of the y before (of x,
+                  // y without a write).
+  Tensor dh;    // [N, C] gradient of h; absent without a read
+  Tensor x, y;  // the streams this site stored (x_out, y_out), from which it read
+  Tensor x_weight, y_weight, input_weight, scales;
+  Tensor dx_weight, dy_weight, dinput_weight;  // [C], accumulated
+  Tensor o, output_weight, doutput_weight;     // output_norm only (its scale is in `scales`)
+  Tensor d_o;  // [N, C] gradient of o: written; absent without a write. May be the same memory as x
+               // or dh.
+};
+
+struct AttentionShape {
+  int64_t batch = 0, sequence = 0, heads = 0, kv_heads = 0,
+          head_dim = 0;  // B T H K D, of this rank
+  int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
+  int64_t rows() const { return batch * sequence; }
+};
+
+struct QkvTensors {
+  Tensor qkv;                     // [B*T, (H + 2K) D]: q heads, k heads, v heads
+  Tensor q, k, v;                 // [B, H|K, T, D]
+  Tensor rope;                    // [T, D]: cosines of D/2 angles, then their sines
+  Tensor q_norm, k_norm, v_norm;  // [D] each or absent
+  Tensor scales;  // [B*T, H + 2K]: 1/rms per head, where a norm exists; absent without norms
+};
+
+struct AdamWOptions {
+  float learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^updates
+  float gradient_scale = 1;                          // clipping factor
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out = a b, or out += a b. a: [M, K], b: [K, N], out: [M, N].
+  virtual void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const = 0;
+
+  virtual void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const = 0;
+  virtual void ResidualBackward(const ResidualSite& site,
+                                const ResidualBackwardTensors& t) const = 0;
+
+  // Head norms, then rotary embedding (element j of the first half of a head against j of the
+  // second, v not rotated), then head-major layout, in one pass. Backward: t.q, t.k, t.v hold
+  // gradients [B, H|K, T, D]; dqkv is written; the norm gradients [D] are accumulated (absent where
+  // the norm is).
+  virtual void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const = 0;
+  virtual void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
+                           Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const = 0;
+
+  // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). out: [B*T, H*D]
+  // (heads side by side); lse: [B, H, T] log-sum-exp of the scaled scores. Never holds T x T scores
+  // of more than one head.
+  virtual void AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
+                                Tensor k, Tensor v) const = 0;
+  // dout, out: [B*T, H*D]; dq, dk, dv are written.
+  virtual void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
+                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
+                                 Tensor v) const = 0;
+
+  // up: [N, 2F], value columns then gate columns. out = silu(gate) . value: [N, F].
+  virtual void SwiGluForward(Tensor out, Tensor up) const = 0;
+  // dup may be the same memory as up.
+  virtual void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const = 0;
+
+  // out[n] = table[tokens[n] - begin], or zero where the token is not one of the table's rows.
+  // tokens: [N] i32; table: [rows, C]: ids begin .. begin + rows - 1.
+  virtual void EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const = 0;
+  // dtable[tokens[n] - begin] += dout[n], in ascending n: the same bits on any number of threads.
+  virtual void EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout,
+                                 int64_t begin) const = 0;
+
+  // Cross-entropy over a vocabulary that may be split over ranks, in three parts.
+  // 1. Of this rank's logits [N, columns] (ids begin ..): statistics [N, 3] = max, sum of exp(logit
+  // - max), logit of
+  //    the target (0 when it is another rank's). columns may be 0: max is -inf, sum 0. targets: [N]
+  //    i32.
+  virtual void LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
+                               int64_t begin) const = 0;
+  // 2. gathered: [R, N, 3] of R ranks. lse [N] is written; sums [2] f64 += over rows with target >=
+  // 0, in order:
+  //    lse - target logit, and lse^2.
+  virtual void MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered,
+                                    Tensor targets) const = 0;
+  // 3. In place: logits <- scale * (softmax * (1 + 2 z_loss lse) - onehot(target)); 0 where target
+  // < 0.
+  virtual void LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
+                             float scale) const = 0;
+
+  // AdamW in PyTorch's order (models.md section 3): weight, m, v in place; same element count, any
+  // shapes.
+  virtual void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
+                     Tensor gradient) const = 0;
+
+  // sum: [1] f64 <- sum of squares, the same bits on any number of threads.
+  virtual void SumOfSquares(Tensor sum, Tensor values) const = 0;
+
+  virtual void Add(Tensor out, Tensor a) const = 0;        // out += a
+  virtual void Scale(Tensor out, float factor) const = 0;  // out *= factor
+  virtual void Zero(Tensor out) const = 0;                 // any dtype
+};
+
+}  // namespace twinstream

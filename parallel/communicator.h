@@ -1,0 +1,49 @@
+// Communicator: collectives and point-to-point messages among the ranks of one grid axis (or of the
+// world). Every operation is ordered after the device work issued before it, and later device work
+// after it. All members call the same collectives in the same order; a failure or a timeout ends
+// the job with the names of who waits for whom.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "core/tensor.h"
+
+namespace twinstream {
+
+enum class Reduction { kSum, kMax };
+
+// Messages of one channel between two ranks arrive in order; channels are independent of each
+// other.
+enum class Channel { kActivation = 0, kGradient = 1, kTied = 2, kData = 3 };
+
+// A message on its way; its memory may be reused after Wait.
+using Ticket = int64_t;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual absl::string_view name() const = 0;  // "tensor", "data", "pipeline", "world"
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // In place; f32, f64 or i32. The sum's order is the ranks' order, so every rank gets the same
+  // bits, and the same bits on every transport.
+  virtual void AllReduce(Tensor inout, Reduction reduction) = 0;
+  // inout is the concatenation of every rank's piece, in rank order; counts[r] elements each (sum:
+  // all of inout). In: this rank's piece in its place. Out: all pieces.
+  virtual void AllGather(Tensor inout, absl::Span<const int64_t> counts) = 0;
+  // In: this rank's addends for every piece. Out: the sum of this rank's piece, in its place; the
+  // rest is unspecified.
+  virtual void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) = 0;
+  virtual void Broadcast(Tensor inout, int root) = 0;
+  virtual void Barrier() = 0;
+
+  // Never blocks on the receiver. The tensor stays untouched until Wait(ticket).
+  virtual Ticket Send(Tensor tensor, int to, Channel channel) = 0;
+  virtual void Receive(Tensor tensor, int from, Channel channel) = 0;
+  virtual void Wait(Ticket ticket) = 0;
+};
+
+}  // namespace twinstream

@@ -1,0 +1,69 @@
+// ParameterStore: the one list of this rank's parameters. Layers declare, Materialize allocates;
+// optimizer, initialisation, checkpoint, gradient norm and counts all walk it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "parallel/box.h"
+
+namespace twinstream {
+
+struct ParameterSpec {
+  std::string name;        // models.md's
+  Shape global;            // whole shape
+  std::vector<Box> boxes;  // this rank's, one below the other along dimension 0 of `value`
+  float init_std = 0;      // truncated normal at 3 standard deviations; 0: all ones
+  bool decay = true;       // weight decay applies
+  // The gradient that backward leaves here is a part: the sum over the tensor axis is the gradient.
+  // True for norm weights over sharded tokens, for head norms, and for key/value heads that several
+  // tensor ranks share.
+  bool sum_over_tensor = false;
+  // With sum_over_tensor: rows of the global tensor that the tensor ranks share in common (their
+  // boxes lie inside `shared`); empty extent: the boxes are the same on every tensor rank.
+  Box shared;
+  bool sum_over_stages =
+      false;  // tied embedding on first and last stage: both hold it and both have gradients
+  bool primary =
+      true;  // this rank's copy is the one that is saved and counted; exactly one among replicas
+};
+
+struct Parameter {
+  ParameterSpec spec;
+  Tensor value, gradient;  // local shape: rows of all boxes; float32
+  int64_t rows() const { return value.dim(0); }
+};
+
+// Local shape of a parameter with these boxes: extents of dimension 0 add up, the others agree.
+Shape LocalShape(const ParameterSpec& spec);
+
+// The parts of `parameter`'s boxes that local rows [begin, end) cover, as pieces of `local` (a
+// tensor of the parameter's local shape restricted to those rows: row 0 of `local` is local row
+// `begin`), named `name`.
+std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
+                            Tensor local);
+
+class ParameterStore {
+ public:
+  // Returns a reference that stays valid for the store's life. Names are unique.
+  Parameter& Declare(ParameterSpec spec);
+  // Allocates values and gradients, one buffer each. Once, after all declarations.
+  void Materialize(Device& device);
+  // value <- f(seed, name, global element): the same on every layout.
+  void Initialize(Device& device, uint64_t seed);
+  void ZeroGradients(const class Ops& ops);
+
+  const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  int64_t value_bytes() const;  // known before Materialize
+  int64_t gradient_bytes() const;
+
+ private:
+  std::vector<std::unique_ptr<Parameter>> parameters_;
+  Storage values_, gradients_;
+};
+
+}  // namespace twinstream

@@ -1,0 +1,72 @@
+// A pipeline schedule is a list of instructions per rank: generated (compute only), lowered
+// (messages, slots, reduction), checked, printed, simulated, and then run by PipelineEngine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+enum class PipelineOp {
+  kForward,            // F
+  kBackwardInput,      // I: gradient of the stage's input
+  kBackwardWeight,     // W: gradients of the stage's parameters
+  kSendActivation,     // SA: to the next stage
+  kReceiveActivation,  // RA: from the stage before
+  kSendGradient,       // SG: to the stage before
+  kReceiveGradient,    // RG: from the next stage
+  kReduceGradients,    // R: this stage's gradients are complete
+};
+
+struct Instruction {
+  PipelineOp op;
+  int stage = 0;        // 0 .. stages * virtual_stages - 1, over the whole model
+  int micro_batch = 0;  // unused by kReduceGradients
+  int slot = 0;         // memory of this micro-batch on this rank; assigned by lowering
+  friend bool operator==(const Instruction&, const Instruction&) = default;
+};
+
+using Program = std::vector<Instruction>;  // one rank's
+
+struct PipelineShape {
+  int ranks = 1;          // P
+  int chunks = 1;         // V: virtual stages per rank
+  int micro_batches = 1;  // M
+  int stages() const { return ranks * chunks; }
+  // Stage s lives on rank s % ranks, as its chunk s / ranks.
+  int RankOf(int stage) const { return stage % ranks; }
+};
+
+// Compute instructions of every rank in order: F, I and W only. The schedules built so far: GPIPE,
+// ONE_F_ONE_B (job_rules refuses the others).
+std::vector<Program> GenerateSchedule(ParallelSpec::Schedule schedule, const PipelineShape& shape);
+// Forward passes only (evaluation, generation).
+std::vector<Program> GenerateForwardOnly(const PipelineShape& shape);
+
+// Inserts a receive just before the first use, a send just after the producer, a reduction after a
+// stage's last W, and assigns slots: lowest free one at F (or at RA), free again after W (forward
+// only: after F, or SA).
+std::vector<Program> LowerSchedule(const std::vector<Program>& compute, const PipelineShape& shape);
+
+struct ScheduleReport {
+  std::vector<int> peak_slots;  // per rank
+  double bubble = 0;            // share of (time x ranks) not computing, with unit costs F = I = W
+};
+// Proves: complete (each F, I, W once per stage and micro-batch; sends match receives), in order on
+// every channel, every slot used by one micro-batch at a time, and never stuck, even when a send
+// waits for its receive at the moment its slot is reused. An error names rank, instruction and
+// rule.
+absl::StatusOr<ScheduleReport> CheckSchedule(const std::vector<Program>& programs,
+                                             const PipelineShape& shape);
+
+// "0F2 0SA2 1RG0 1I0 1W0 0R": stage, operation, micro-batch.
+std::string ToText(const Program& program);
+absl::StatusOr<Program> ProgramFromText(absl::string_view text);  // slots are 0
+
+}  // namespace twinstream
