@@ -8,7 +8,8 @@
 
 namespace twinstream::testing {
 
-double RelativeError(absl::Span<const float> actual, absl::Span<const double> expected, double floor) {
+double RelativeError(absl::Span<const float> actual, absl::Span<const double> expected,
+                     double floor) {
   Check(actual.size() == expected.size(), "%d values against %d", actual.size(), expected.size());
   double largest = floor, worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -20,6 +21,8 @@ double RelativeError(absl::Span<const float> actual, absl::Span<const double> ex
   return worst / largest;
 }
 
-double Float32Tolerance(int64_t terms) { return 4e-7 * std::sqrt(static_cast<double>(terms) + 4.0); }
+double Float32Tolerance(int64_t terms) {
+  return 4e-7 * std::sqrt(static_cast<double>(terms) + 4.0);
+}
 
 }  // namespace twinstream::testing

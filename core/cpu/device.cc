@@ -1,0 +1,59 @@
+#include "core/cpu/device.h"
+
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "core/cpu/ops.h"
+
+namespace twinstream {
+namespace {
+
+class CpuDevice final : public Device {
+ public:
+  absl::string_view name() const override { return "cpu"; }
+
+  // Fresh pages are zero. Large areas ask for huge pages: fewer TLB misses in the streaming
+  // kernels.
+  std::byte* Allocate(int64_t bytes) override {
+    void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    Check(data != MAP_FAILED,
+          "the host has no %d bytes of memory left: use more ranks, a smaller train.microbatch or "
+          "a smaller model",
+          bytes);
+    madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a hint; refusal is harmless
+    return static_cast<std::byte*>(data);
+  }
+
+  void Free(std::byte* data, int64_t bytes) override { munmap(data, static_cast<size_t>(bytes)); }
+
+  void Copy(Tensor to, Tensor from) override {
+    Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
+          from.shape().ToString(), to.shape().ToString());
+    if (to.data() != from.data())
+      std::memmove(to.data(), from.data(), static_cast<size_t>(from.bytes()));
+  }
+
+  void CopyIn(Tensor to, const void* host) override {
+    std::memcpy(to.data(), host, static_cast<size_t>(to.bytes()));
+  }
+  void CopyOut(void* host, Tensor from) override {
+    std::memcpy(host, from.data(), static_cast<size_t>(from.bytes()));
+  }
+  void Synchronize() override {}
+  const Ops& ops() const override { return ops_; }
+
+ private:
+  CpuOps ops_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> MakeCpuDevice(int threads) {
+  if (threads > 0) omp_set_num_threads(threads);
+  return std::make_unique<CpuDevice>();
+}
+
+}  // namespace twinstream

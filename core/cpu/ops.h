@@ -1,0 +1,39 @@
+// CpuOps: the operations on host memory. One file per kernel family implements them; products are
+// oneDNN's.
+#pragma once
+
+#include "core/ops.h"
+
+namespace twinstream {
+
+class CpuOps final : public Ops {
+ public:
+  void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
+  void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
+  void ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const override;
+  void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const override;
+  void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Tensor dq_norm,
+                   Tensor dk_norm, Tensor dv_norm) const override;
+  void AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q, Tensor k,
+                        Tensor v) const override;
+  void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
+                         Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const override;
+  void SwiGluForward(Tensor out, Tensor up) const override;
+  void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const override;
+  void EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const override;
+  void EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const override;
+  void LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
+                       int64_t begin) const override;
+  void MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered,
+                            Tensor targets) const override;
+  void LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
+                     float scale) const override;
+  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
+             Tensor gradient) const override;
+  void SumOfSquares(Tensor sum, Tensor values) const override;
+  void Add(Tensor out, Tensor a) const override;
+  void Scale(Tensor out, float factor) const override;
+  void Zero(Tensor out) const override;
+};
+
+}  // namespace twinstream
