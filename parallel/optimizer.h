@@ -1,6 +1,6 @@
-// Optimizer: AdamW on float32 master weights, sharded over the data axis (ZeRO-1), with global-norm
-// clipping. Rows of each parameter's local tensor are split over the data ranks as evenly as they
-// go (a rank may hold none).
+// Optimizer: AdamW on float32 master weights with global-norm clipping (models.md section 3),
+// sharded over the data axis (ZeRO-1, arXiv 1910.02054): rows of each parameter's local tensor are
+// split over the data ranks as evenly as they go; a rank may hold none.
 #pragma once
 
 #include <cstdint>
@@ -17,35 +17,65 @@ namespace twinstream {
 class Optimizer {
  public:
   // model_parameters: names of all parameters of the whole model, in model order, the same on every
-  // rank; the global norm is summed in this order, so the layout changes at most its last bits.
+  // rank: the global norm is summed in this order. shard: false keeps all moments on every data
+  // rank. All arguments outlive this.
   Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
-            const ProcessGrid& grid, Device& device, std::vector<std::string> model_parameters);
+            const ProcessGrid& grid, Device& device,
+            const std::vector<std::string>& model_parameters);
 
-  // Bytes that Materialize will allocate on this rank.
+  // Bytes that Materialize allocates on this rank.
   int64_t state_bytes() const;
-  int64_t scratch_bytes() const;
+  int64_t buffer_bytes() const;
   void Materialize();  // after ParameterStore::Materialize
 
-  // Makes gradients whole: sums over tensor where a parameter says so, over the tied stages, then
-  // reduce-scatters over data. Afterwards this rank's rows hold the sum over all data ranks.
-  // Collective.
+  // Collectives of one step, in this order.
+  // 1. Makes the gradients of this rank's rows whole: sums over the tensor ranks where a parameter
+  // says so, over the
+  //    two stages of a tied embedding, and over the data ranks. Other rows are unspecified
+  //    afterwards (sharded).
   void Reduce();
-  // L2 norm of the whole model's gradient, each element counted once; the same bits on every rank.
-  // After Reduce.
+  // 2. L2 norm of the whole model's gradient, each element counted once; the same bits on every
+  // rank.
   double GradientNorm();
-  // One AdamW update of this rank's rows with factor min(1, clip / (norm + 1e-6)), then all-gather
-  // of the values. `update`: 1 for the first.
+  // 3. One update with clipping factor min(1, clip / (norm + 1e-6)); then every data rank has all
+  // values.
+  //    update: 1 for the first.
   void Step(int64_t update, double learning_rate, double gradient_norm);
 
-  // What a checkpoint must hold, each element once over all ranks: values of primary parameters and
-  // their moments
-  // ("adam_m.NAME", "adam_v.NAME"), this rank's rows.
-  std::vector<Piece> OwnedPieces();
-  // What a load must fill on this rank: all values (replicas included) and this rank's moments.
-  std::vector<Piece> NeededPieces();
+  // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
+  // once over all ranks.
+  std::vector<Piece> OwnedPieces() const;
+  // What a load fills on this rank: all its weights, replicas included, and the moments of its
+  // rows.
+  std::vector<Piece> NeededPieces() const;
+  // After Reduce: the whole gradient, each element once over all ranks, by parameter name.
+  std::vector<Piece> GradientPieces() const;
 
  private:
-  // See optimizer.cc.
+  // One parameter's share of this rank.
+  struct Shard {
+    Parameter* parameter;
+    int64_t model_index;          // in model_parameters
+    Range rows;                   // this rank's part of the local rows
+    Range updated;                // rows whose moments this rank keeps: `rows`, or all of them
+    std::vector<int64_t> counts;  // elements of every data rank's part
+    Tensor m, v;                  // of `updated`
+  };
+
+  void SumOverTensor(const Parameter& parameter);
+  void SumOverStages(const Parameter& parameter);
+  Tensor OwnMoments(const Shard& shard, Tensor moments) const;
+
+  const OptimizerSpec& spec_;
+  bool shard_;
+  const ProcessGrid& grid_;
+  Device& device_;
+  int64_t model_parameters_;
+  std::vector<Shard> shards_;
+  Storage state_, buffers_;
+  Tensor exchange_;  // largest tensor that two ranks add up outside its own memory
+  Tensor squares_;   // [model_parameters] f64
+  Tensor square_;    // [1] f64
 };
 
 }  // namespace twinstream

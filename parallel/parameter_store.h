@@ -13,12 +13,20 @@
 
 namespace twinstream {
 
+// One box of a parameter that this rank holds.
+struct HeldBox {
+  Box box;
+  // This rank's copy is the one that is saved and counted: exactly one among its replicas on the
+  // tensor and pipeline axes. (Data ranks hold the same boxes and share this work by rows.)
+  bool primary = true;
+};
+
 struct ParameterSpec {
-  std::string name;        // models.md's
-  Shape global;            // whole shape
-  std::vector<Box> boxes;  // this rank's, one below the other along dimension 0 of `value`
-  float init_std = 0;      // truncated normal at 3 standard deviations; 0: all ones
-  bool decay = true;       // weight decay applies
+  std::string name;            // models.md's
+  Shape global;                // whole shape
+  std::vector<HeldBox> boxes;  // this rank's, one below the other along dimension 0 of `value`
+  float init_std = 0;          // truncated normal at 3 standard deviations; 0: all ones
+  bool decay = true;           // weight decay applies
   // The gradient that backward leaves here is a part: the sum over the tensor axis is the gradient.
   // True for norm weights over sharded tokens, for head norms, and for key/value heads that several
   // tensor ranks share.
@@ -26,10 +34,8 @@ struct ParameterSpec {
   // With sum_over_tensor: rows of the global tensor that the tensor ranks share in common (their
   // boxes lie inside `shared`); empty extent: the boxes are the same on every tensor rank.
   Box shared;
-  bool sum_over_stages =
-      false;  // tied embedding on first and last stage: both hold it and both have gradients
-  bool primary =
-      true;  // this rank's copy is the one that is saved and counted; exactly one among replicas
+  // Tied embedding on first and last stage: both hold it and both have gradients.
+  bool sum_over_stages = false;
 };
 
 struct Parameter {
@@ -41,11 +47,13 @@ struct Parameter {
 // Local shape of a parameter with these boxes: extents of dimension 0 add up, the others agree.
 Shape LocalShape(const ParameterSpec& spec);
 
-// The parts of `parameter`'s boxes that local rows [begin, end) cover, as pieces of `local` (a
-// tensor of the parameter's local shape restricted to those rows: row 0 of `local` is local row
-// `begin`), named `name`.
+// The parts of the parameter's boxes that local rows [rows.begin, rows.end) cover, as pieces of
+// `local` (a tensor of the parameter's local shape restricted to those rows: row 0 of `local` is
+// local row rows.begin), named `name`. kPrimary leaves out the boxes that another rank's copy
+// stands for.
+enum class Copies { kAll, kPrimary };
 std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
-                            Tensor local);
+                            Tensor local, Copies copies);
 
 class ParameterStore {
  public:

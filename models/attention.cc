@@ -1,0 +1,144 @@
+#include "models/attention.h"
+
+#include "absl/strings/str_cat.h"
+#include "models/initialization.h"
+
+namespace twinstream {
+namespace {
+
+enum SavedIndex : size_t { kQkv, kQ, kK, kV, kScales, kLse, kContext };
+
+// This rank's key/value heads: a contiguous share, or one head that size / kv_heads consecutive
+// ranks hold together.
+struct KvHeads {
+  Range range;
+  bool shared = false;
+  bool primary = true;
+};
+
+KvHeads KvHeadsOf(const ModelContext& context) {
+  const int64_t heads = context.model.kv_heads(), size = context.region.size(),
+                rank = context.region.rank();
+  if (heads >= size) return {.range = {rank * heads / size, (rank + 1) * heads / size}};
+  const int64_t head = rank * heads / size;
+  return {.range = {head, head + 1}, .shared = true, .primary = rank % (size / heads) == 0};
+}
+
+}  // namespace
+
+Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm) : context_(context) {
+  const ModelSpec& model = context.model;
+  const int64_t size = context.region.size(), rank = context.region.rank(), D = model.head_dim(),
+                H = model.heads(), K = model.kv_heads(), C = model.hidden();
+  const KvHeads kv = KvHeadsOf(context);
+  const Range q = {rank * H / size, (rank + 1) * H / size};
+  shape_ = {.batch = context.batch,
+            .sequence = model.sequence(),
+            .heads = q.size(),
+            .kv_heads = kv.range.size(),
+            .head_dim = D};
+
+  const std::string prefix = absl::StrCat("layers.", layer, ".attention.");
+  const Shape qkv_shape = {(H + 2 * K) * D, C};
+  const auto rows = [&](int64_t first_head, Range heads) {
+    return Box::Range(qkv_shape, 0, (first_head + heads.begin) * D, (first_head + heads.end) * D);
+  };
+  ParameterSpec qkv = {
+      .name = prefix + "qkv.weight",
+      .global = qkv_shape,
+      .boxes = {{rows(0, q)}, {rows(H, kv.range), kv.primary}, {rows(H + K, kv.range), kv.primary}},
+      .init_std = InitialStd(model, WeightRole::kQkv, layer)};
+  if (kv.shared) {
+    qkv.sum_over_tensor = true;
+    qkv.shared = Box::Range(qkv_shape, 0, H * D, (H + 2 * K) * D);
+  }
+  qkv_ = &context.parameters.Declare(qkv);
+
+  const Shape out_shape = {C, H * D};
+  out_ = &context.parameters.Declare(
+      {.name = prefix + "out.weight",
+       .global = out_shape,
+       .boxes = {{Box::Range(out_shape, 1, q.begin * D, q.end * D)}},
+       .init_std = InitialStd(model, WeightRole::kAttentionOut, layer)});
+
+  // Each rank norms its own heads, so these gradients are parts whatever happens to the tokens.
+  if (qkv_norm || model.qk_norm()) {
+    q_norm_ = &DeclareVector(context, prefix + "q_norm.weight", D, true);
+    k_norm_ = &DeclareVector(context, prefix + "k_norm.weight", D, true);
+  }
+  if (qkv_norm) v_norm_ = &DeclareVector(context, prefix + "v_norm.weight", D, true);
+}
+
+std::vector<TensorSpec> Attention::SavedSpecs() const {
+  const AttentionShape& s = shape_;
+  const Shape q = {s.batch, s.heads, s.sequence, s.head_dim},
+              kv = {s.batch, s.kv_heads, s.sequence, s.head_dim};
+  const int64_t scale_columns = q_norm_ != nullptr ? s.heads + 2 * s.kv_heads : 0;
+  return {{"qkv", DType::kF32, {s.rows(), s.qkv_columns()}},
+          {"q", DType::kF32, q},
+          {"k", DType::kF32, kv},
+          {"v", DType::kF32, kv},
+          {"qkv_scales", DType::kF32, {s.rows(), scale_columns}},
+          {"lse", DType::kF32, {s.batch, s.heads, s.sequence}},
+          {"context", DType::kF32, {s.rows(), s.heads * s.head_dim}}};
+}
+
+int64_t Attention::ScratchBytes() const {
+  const std::vector<TensorSpec> saved = SavedSpecs();
+  return BytesFor({saved[kContext], saved[kQ], saved[kK], saved[kV]});  // their gradients
+}
+
+QkvTensors Attention::Qkv(Saved saved) const {
+  const auto weight = [](const Parameter* norm) {
+    return norm == nullptr ? Tensor() : norm->value;
+  };
+  return {.qkv = saved[kQkv],
+          .q = saved[kQ],
+          .k = saved[kK],
+          .v = saved[kV],
+          .rope = context_.rope,
+          .q_norm = weight(q_norm_),
+          .k_norm = weight(k_norm_),
+          .v_norm = weight(v_norm_),
+          .scales = q_norm_ == nullptr ? Tensor() : saved[kScales]};
+}
+
+void Attention::Forward(Tensor h, Tensor o, Saved saved) {
+  const Ops& ops = context_.ops;
+  ops.Matmul(saved[kQkv], h, qkv_->value, {.transpose_b = true});
+  ops.QkvForward(shape_, context_.eps(), Qkv(saved));
+  ops.AttentionForward(shape_, saved[kContext], saved[kLse], saved[kQ], saved[kK], saved[kV]);
+  ops.Matmul(o, saved[kContext], out_->value, {.transpose_b = true});
+}
+
+void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
+  const Ops& ops = context_.ops;
+  ScratchScope scope(*context_.scratch);
+  const auto like = [&](SavedIndex i) {
+    return context_.scratch->Allocate(DType::kF32, saved[i].shape());
+  };
+  const Tensor d_context = like(kContext), dq = like(kQ), dk = like(kK), dv = like(kV);
+
+  ops.Matmul(d_context, d_o, out_->value, {});
+  ops.AttentionBackward(shape_, dq, dk, dv, d_context, saved[kContext], saved[kLse], saved[kQ],
+                        saved[kK], saved[kV]);
+  QkvTensors qkv = Qkv(saved);
+  qkv.q = dq;
+  qkv.k = dk;
+  qkv.v = dv;
+  const auto gradient = [](const Parameter* norm) {
+    return norm == nullptr ? Tensor() : norm->gradient;
+  };
+  // dqkv takes qkv's place: BackwardWeight needs it.
+  ops.QkvBackward(shape_, qkv, saved[kQkv], gradient(q_norm_), gradient(k_norm_),
+                  gradient(v_norm_));
+  ops.Matmul(dh, saved[kQkv], qkv_->value, {});
+}
+
+void Attention::BackwardWeight(Tensor h, Tensor d_o, Saved saved) {
+  const MatmulOptions accumulate = {.transpose_a = true, .accumulate = true};
+  context_.ops.Matmul(qkv_->gradient, saved[kQkv], h, accumulate);
+  context_.ops.Matmul(out_->gradient, d_o, saved[kContext], accumulate);
+}
+
+}  // namespace twinstream

@@ -1,0 +1,37 @@
+// What every part of a network is built with and computes through.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "core/ops.h"
+#include "parallel/parameter_store.h"
+#include "parallel/tensor_region.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+// Everything pointed to outlives the network.
+struct ModelContext {
+  ModelSpec model;    // resolved: every size set
+  int64_t batch = 1;  // B: sequences per micro-batch
+  Device& device;
+  const Ops& ops;  // of the device
+  const TensorRegion& region;
+  ParameterStore& parameters;
+  // Set before the first Forward, once all parts have said how much they need.
+  Scratch* scratch = nullptr;
+  Tensor rope;  // [T, D]: see QkvTensors::rope
+
+  int64_t tokens() const { return batch * model.sequence(); }  // N
+  int64_t hidden() const { return model.hidden(); }            // C
+  float eps() const { return static_cast<float>(model.norm_eps()); }
+};
+
+// A norm weight or scale [extent], initially ones. Replicated over the tensor ranks;
+// `partial_gradient`: each rank sees only its tokens or its heads, so the gradient is the sum over
+// the tensor ranks.
+Parameter& DeclareVector(ModelContext& context, const std::string& name, int64_t extent,
+                         bool partial_gradient);
+
+}  // namespace twinstream

@@ -1,0 +1,30 @@
+// Embedding: token ids -> the streams' first value. The vocabulary's rows are split over the tensor
+// ranks.
+#pragma once
+
+#include "models/context.h"
+
+namespace twinstream {
+
+// embedding.weight [V, C], this rank's rows. `elsewhere`: a second copy for a tied head on another
+// stage than the embedding; gradients are then summed over both stages.
+struct EmbeddingPlacement {
+  bool on_two_stages = false;
+  bool primary = true;
+};
+Parameter& DeclareEmbedding(ModelContext& context, const EmbeddingPlacement& placement);
+
+class Embedding {
+ public:
+  Embedding(ModelContext& context, Parameter& weight);
+  // tokens: [N] i32. out: full [N, C]; afterwards the own rows (TensorRegion) hold the embedding.
+  void Forward(Tensor tokens, Tensor out) const;
+  // d_out: full [N, C], of which the own rows are given; the rest is overwritten.
+  void Backward(Tensor tokens, Tensor d_out) const;
+
+ private:
+  ModelContext& context_;
+  Parameter& weight_;
+};
+
+}  // namespace twinstream

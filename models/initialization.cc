@@ -1,0 +1,48 @@
+#include "models/initialization.h"
+
+#include <cmath>
+
+#include "core/check.h"
+
+namespace twinstream {
+namespace {
+
+bool LeavesBlock(WeightRole role) {
+  return role == WeightRole::kAttentionOut || role == WeightRole::kMlpDown;
+}
+
+// Mitchell (OLMo): 1 / sqrt(fan-in), residual outputs smaller by sqrt(2 (layer + 1)).
+double MitchellStd(const ModelSpec& model, WeightRole role, int64_t layer) {
+  const double d = static_cast<double>(model.hidden());
+  const double depth = 2.0 * static_cast<double>(layer + 1);
+  switch (role) {
+    case WeightRole::kEmbedding:
+    case WeightRole::kHead:
+    case WeightRole::kQkv:
+    case WeightRole::kMlpUp:
+      return 1.0 / std::sqrt(d);
+    case WeightRole::kAttentionOut:
+      return 1.0 / std::sqrt(d * depth);
+    case WeightRole::kMlpDown:
+      return 1.0 / std::sqrt(static_cast<double>(model.ffn()) * depth);
+  }
+  Die("unknown weight role");
+}
+
+}  // namespace
+
+float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer) {
+  const double std = model.init().std();
+  switch (model.init().method()) {
+    case InitSpec::NORMAL:
+      return static_cast<float>(std);
+    case InitSpec::MITCHELL:
+      return static_cast<float>(MitchellStd(model, role, layer));
+    case InitSpec::FULL_MEGATRON:
+      return static_cast<float>(
+          LeavesBlock(role) ? std / std::sqrt(2.0 * static_cast<double>(model.layers())) : std);
+  }
+  Die("unknown init method");
+}
+
+}  // namespace twinstream

@@ -1,0 +1,15 @@
+// Standard deviations of the initial weights (models.md, "Initialisation").
+#pragma once
+
+#include <cstdint>
+
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+enum class WeightRole { kEmbedding, kHead, kQkv, kAttentionOut, kMlpUp, kMlpDown };
+
+// `layer`: of the block the weight belongs to; unused for embedding and head.
+float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer);
+
+}  // namespace twinstream

@@ -1,0 +1,39 @@
+// LmHead: vocabulary product and cross-entropy, vocabulary split over the tensor ranks. Works
+// through blocks of rows, so that the logits [N, V] never exist as a whole, on any rank.
+#pragma once
+
+#include "models/context.h"
+
+namespace twinstream {
+
+// head.weight [V, C]; a tied head uses the embedding's parameter instead.
+Parameter& DeclareHead(ModelContext& context);
+
+class LmHead {
+ public:
+  LmHead(ModelContext& context, Parameter& weight);
+
+  int64_t ScratchBytes() const;
+  // h: full [N, C]; targets: [N] i32, -1: no target. sums: [2] f64 += cross-entropy and logsumexp^2
+  // over the targets.
+  void Loss(Tensor h, Tensor targets, Tensor sums) const;
+  // The same, and the gradient of gradient_scale * (cross-entropy + z_loss * logsumexp^2), summed
+  // over targets: accumulated into the weight's, and this rank's addend of dh in h's place.
+  void LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss,
+                       float gradient_scale) const;
+  // logits: [n, V] of h [n, C], all of the vocabulary on every tensor rank.
+  void Logits(Tensor h, Tensor logits) const;
+
+ private:
+  struct Block {
+    Tensor logits, statistics, lse;
+  };
+  Block ForwardBlock(Tensor h, Tensor targets, Tensor sums) const;  // in scratch
+  int64_t first_row() const { return weight_.spec.boxes[0].box.begin[0]; }
+
+  ModelContext& context_;
+  Parameter& weight_;
+  int64_t block_rows_;  // the same on every tensor rank
+};
+
+}  // namespace twinstream

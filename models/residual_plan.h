@@ -1,0 +1,35 @@
+// ResidualPlan: what each residual scheme does around each block: the one table (models.md's
+// section "Residual schemes"; docs/residual.md has the equations side by side).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/ops.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+// A read and the names of its weights (empty where the read has no such weight).
+struct ReadRule {
+  ResidualRead read;
+  std::string x_weight, y_weight, input_weight;
+};
+
+// One residual block: how it reads the streams and how it writes them.
+struct BlockRule {
+  ReadRule read;
+  ResidualWrite write;
+  std::string output_weight;
+};
+
+struct ResidualPlan {
+  int streams = 1;                // S
+  std::vector<BlockRule> blocks;  // attention of layer 0, MLP of layer 0, attention of layer 1, ...
+  ReadRule final;                 // what the head reads
+  bool qkv_norm = false;          // RMSNorm of q, k and v per head, whatever model.qk_norm says
+};
+
+ResidualPlan MakeResidualPlan(const ModelSpec& model);
+
+}  // namespace twinstream

@@ -1,0 +1,51 @@
+// ResidualSite's place in a network: the row-local work between two residual blocks (core/ops.h),
+// with its parameters and the tensors that it stores. docs/residual.md shows the equations beside
+// the fields.
+#pragma once
+
+#include <vector>
+
+#include "models/context.h"
+#include "models/residual_plan.h"
+
+namespace twinstream {
+
+// What one site stores for one micro-batch: streams as the write left them [n, C] (n: this rank's
+// rows between blocks), the norms' scales, and the next block's input [N, C] of which the own rows
+// are written here.
+struct SiteTensors {
+  Tensor x, y;    // y absent in one-stream schemes
+  Tensor scales;  // absent, like h, where no block follows on this stage
+  Tensor h;
+};
+
+class StreamSite {
+ public:
+  // `before`: the site whose read fed the block that writes here, null where a stage starts;
+  // `write`: of that block. `read`: what follows, null where a stage ends. Declares the read's and
+  // the write's weights. `before` outlives this.
+  StreamSite(ModelContext& context, const StreamSite* before, const BlockRule* writer,
+             const ReadRule* read);
+
+  bool reads() const { return has_read_; }
+
+  // o: [n, C] output of the block before. here.x, here.y are given where a stage starts, else
+  // written.
+  void Forward(const SiteTensors& before, Tensor o, const SiteTensors& here) const;
+  // dx, dy: as in ResidualBackwardTensors, in place. dh: [n, C]. d_o: [n, C], written where there
+  // is a write.
+  void Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here, Tensor d_o) const;
+
+ private:
+  ResidualSite Rule() const;
+
+  ModelContext& context_;
+  const StreamSite* before_;
+  bool has_write_ = false, has_read_ = false;
+  ResidualWrite write_;
+  ResidualRead read_;
+  Parameter *x_weight_ = nullptr, *y_weight_ = nullptr, *input_weight_ = nullptr,
+            *output_weight_ = nullptr;
+};
+
+}  // namespace twinstream

@@ -1,0 +1,237 @@
+#include "models/transformer_stage.h"
+
+#include <algorithm>
+
+#include "models/attention.h"
+#include "models/mlp.h"
+
+namespace twinstream {
+namespace {
+
+// Saved tensors of a site, in this order; which of them exist depends on the site's place
+// (SiteSpecs).
+enum SiteIndex : size_t { kX, kY, kScales, kH, kDOutput };
+
+}  // namespace
+
+TransformerStage::TransformerStage(ModelContext& context, const StageOptions& options)
+    : context_(context), options_(options) {
+  const ModelSpec& model = context.model;
+  const ResidualPlan plan = MakeResidualPlan(model);
+  streams_ = plan.streams;
+  // A tied head on another stage than the embedding: both hold the weight, the first stage's is the
+  // primary.
+  const bool on_two_stages = model.tied_embeddings() && options.first != options.last;
+  Parameter* embedding = nullptr;
+  if (options.first || (options.last && model.tied_embeddings())) {
+    embedding =
+        &DeclareEmbedding(context, {.on_two_stages = on_two_stages, .primary = options.first});
+  }
+  if (options.first) embedding_.emplace(context, *embedding);
+
+  const size_t begin = static_cast<size_t>(2 * options.layers.begin),
+               end = static_cast<size_t>(2 * options.layers.end);
+  for (size_t b = begin; b <= end; ++b) {
+    const BlockRule* writer = b == begin ? nullptr : &plan.blocks[b - 1];
+    const ReadRule* read = b < end ? &plan.blocks[b].read : options.last ? &plan.final : nullptr;
+    const StreamSite* before = sites_.empty() ? nullptr : sites_.back().get();
+    sites_.push_back(std::make_unique<StreamSite>(context, before, writer, read));
+    if (b == end) break;
+    const int64_t layer = static_cast<int64_t>(b / 2);
+    if (b % 2 == 0) {
+      blocks_.push_back(std::make_unique<Attention>(context, layer, plan.qkv_norm));
+    } else {
+      blocks_.push_back(std::make_unique<Mlp>(context, layer));
+    }
+  }
+  if (options.last)
+    head_.emplace(context, model.tied_embeddings() ? *embedding : DeclareHead(context));
+
+  size_t next = 0;
+  for (size_t s = 0; s < sites(); ++s) {
+    site_begin_.push_back(next);
+    next += SiteSpecs(s).size();
+    if (s == blocks()) break;
+    block_begin_.push_back(next);
+    next += blocks_[s]->SavedSpecs().size();
+  }
+  block_begin_.push_back(next);
+}
+
+TensorSpec TransformerStage::BoundarySpec() const {
+  const int64_t rows = context_.region.OwnRows(context_.tokens()).size();
+  return {"streams", DType::kF32, {streams_, rows, context_.hidden()}};
+}
+
+// All sites have the same five entries, so that indices stay simple; an entry that lives elsewhere
+// has no elements.
+std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
+  const int64_t N = context_.tokens(), C = context_.hidden(), n = context_.region.OwnRows(N).size();
+  const bool starts_stage = site == 0, ends_stage = site == blocks() && has_next();
+  const bool in_boundary =
+      (starts_stage && has_previous()) || ends_stage;  // x, y: slot.input or slot.output
+  const bool embedded =
+      starts_stage && !has_previous();  // x: the embedding's full [N, C]; y: the same memory
+  const bool d_output = site < blocks() && context_.region.shards_tokens();
+  return {{"x",
+           DType::kF32,
+           {in_boundary ? 0
+            : embedded  ? N
+                        : n,
+            C}},
+          {"y", DType::kF32, {in_boundary || embedded || streams_ == 1 ? 0 : n, C}},
+          {"scales", DType::kF32, {ends_stage ? 0 : kResidualScales, n}},
+          {"h", DType::kF32, {ends_stage ? 0 : N, C}},
+          {"d_output", DType::kF32, {d_output ? N : 0, C}}};
+}
+
+std::vector<TensorSpec> TransformerStage::SavedSpecs() const {
+  std::vector<TensorSpec> specs;
+  const auto append = [&](const std::vector<TensorSpec>& more) {
+    specs.insert(specs.end(), more.begin(), more.end());
+  };
+  for (size_t s = 0; s < sites(); ++s) {
+    append(SiteSpecs(s));
+    if (s < blocks()) append(blocks_[s]->SavedSpecs());
+  }
+  return specs;
+}
+
+int64_t TransformerStage::ScratchBytes() const {
+  int64_t most = head_ ? head_->ScratchBytes() : 0;
+  for (const std::unique_ptr<Layer>& block : blocks_) most = std::max(most, block->ScratchBytes());
+  // Stream gradients (a lone stage), a block's input gradient, and its output or the embedding's
+  // gradient.
+  const TensorSpec full = {"full", DType::kF32, {context_.tokens(), context_.hidden()}};
+  return most + BytesFor({BoundarySpec(), full, full});
+}
+
+void TransformerStage::SetBatch(Pass pass, Tensor tokens, Tensor targets, Tensor sums) {
+  pass_ = pass;
+  tokens_ = tokens;
+  targets_ = targets;
+  sums_ = sums;
+}
+
+void TransformerStage::SetNextToken(int64_t row, Tensor logits) {
+  next_token_row_ = row;
+  logits_ = logits;
+}
+
+Tensor TransformerStage::Stream(Tensor streams, int stream) const {
+  return stream < streams_ ? streams.At(stream) : Tensor();
+}
+
+SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
+  const Tensor* saved = &slot.saved[site_begin_[site]];
+  SiteTensors t = {.x = saved[kX], .scales = saved[kScales], .h = saved[kH]};
+  if (streams_ == 2) t.y = saved[kY];
+  if (site == 0 && has_previous()) {
+    t.x = Stream(slot.input, 0);
+    t.y = Stream(slot.input, 1);
+  } else if (site == 0) {
+    t.x = context_.region.Own(t.x);
+    if (streams_ == 2) t.y = t.x;  // both streams start as the embedding
+  } else if (site == blocks() && has_next()) {
+    t = {.x = Stream(slot.output, 0), .y = Stream(slot.output, 1)};
+  }
+  return t;
+}
+
+Saved TransformerStage::BlockSaved(const Slot& slot, size_t block) const {
+  return Saved(slot.saved)
+      .subspan(block_begin_[block], site_begin_[block + 1] - block_begin_[block]);
+}
+
+// Where tokens are not sharded, d_o takes the place of the x that the block's write produced: the
+// site's backward is the last to read it, row by row as it writes d_o.
+Tensor TransformerStage::OutputGradient(const Slot& slot, size_t block) const {
+  if (context_.region.shards_tokens()) return slot.saved[site_begin_[block] + kDOutput];
+  return SiteIn(slot, block + 1).x;
+}
+
+void TransformerStage::Forward(int micro_batch, Slot& slot) {
+  const TensorRegion& region = context_.region;
+  if (embedding_) embedding_->Forward(tokens_.At(micro_batch), slot.saved[site_begin_[0] + kX]);
+  sites_[0]->Forward({}, {}, SiteIn(slot, 0));
+
+  ScratchScope scope(*context_.scratch);
+  const Tensor o = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  for (size_t b = 0; b < blocks(); ++b) {
+    const SiteTensors site = SiteIn(slot, b);
+    region.Enter(site.h);
+    blocks_[b]->Forward(site.h, o, BlockSaved(slot, b));
+    region.Leave(o);
+    sites_[b + 1]->Forward(site, region.Own(o), SiteIn(slot, b + 1));
+  }
+  if (head_) RunHead(micro_batch, SiteIn(slot, blocks()).h);
+}
+
+void TransformerStage::RunHead(int micro_batch, Tensor h) {
+  context_.region.Enter(h);
+  switch (pass_) {
+    case Pass::kTraining:
+      head_->LossAndGradient(h, targets_.At(micro_batch), sums_, options_.z_loss,
+                             options_.gradient_scale);
+      return;
+    case Pass::kEvaluation:
+      head_->Loss(h, targets_.At(micro_batch), sums_);
+      return;
+    case Pass::kNextToken:
+      head_->Logits(h.Rows(next_token_row_, next_token_row_ + 1), logits_);
+      return;
+  }
+}
+
+void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
+  const TensorRegion& region = context_.region;
+  ScratchScope scope(*context_.scratch);
+  const TensorSpec boundary = BoundarySpec();
+  const Tensor streams = has_next() ? slot.d_output
+                         : has_previous()
+                             ? slot.d_input
+                             : context_.scratch->Allocate(boundary.dtype, boundary.shape);
+  const Tensor dx = Stream(streams, 0), dy = Stream(streams, 1);
+  Tensor dh = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+
+  Tensor own_dh;  // gradient of what the site reads; nothing where a block of the next stage reads
+  if (head_) {
+    const Tensor head_dh = SiteIn(slot, blocks()).h;  // RunHead left it there
+    region.EnterBackward(head_dh);
+    own_dh = region.Own(head_dh);
+    context_.ops.Zero(streams);
+  }
+  for (size_t b = blocks(); b-- > 0;) {
+    const Tensor d_o = OutputGradient(slot, b);
+    sites_[b + 1]->Backward(dx, dy, own_dh, SiteIn(slot, b + 1), region.Own(d_o));
+    region.LeaveBackward(d_o);
+    blocks_[b]->BackwardInput(d_o, dh, BlockSaved(slot, b));
+    region.EnterBackward(dh);
+    own_dh = region.Own(dh);
+  }
+  sites_[0]->Backward(dx, dy, own_dh, SiteIn(slot, 0), Tensor());
+
+  if (embedding_) {
+    BackwardEmbedding(micro_batch, dx, dy);
+  } else if (streams.data() != slot.d_input.data()) {
+    context_.device.Copy(slot.d_input, streams);
+  }
+}
+
+void TransformerStage::BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy) {
+  ScratchScope scope(*context_.scratch);
+  const Tensor d_embedding =
+      context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  const Tensor own = context_.region.Own(d_embedding);
+  context_.device.Copy(own, dx);
+  if (dy) context_.ops.Add(own, dy);
+  embedding_->Backward(tokens_.At(micro_batch), d_embedding);
+}
+
+void TransformerStage::BackwardWeight(int /*micro_batch*/, Slot& slot) {
+  for (size_t b = blocks(); b-- > 0;) {
+    blocks_[b]->BackwardWeight(SiteIn(slot, b).h, OutputGradient(slot, b), BlockSaved(slot, b));
+  }
+}
+
+}  // namespace twinstream

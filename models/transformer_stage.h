@@ -1,0 +1,76 @@
+// TransformerStage: a contiguous run of layers on one rank, with the embedding on the first stage
+// and the head on the last. One forward and one backward for every residual scheme: the plan's
+// table decides what a site does.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "models/context.h"
+#include "models/embedding.h"
+#include "models/layer.h"
+#include "models/lm_head.h"
+#include "models/residual_site.h"
+#include "parallel/stage.h"
+
+namespace twinstream {
+
+struct StageOptions {
+  Range layers;                    // of the model
+  bool first = true, last = true;  // holds the embedding, the head
+  float z_loss = 0;
+  float gradient_scale = 1;  // of each target's loss: 1 / targets of the global batch
+};
+
+class TransformerStage final : public Stage {
+ public:
+  enum class Pass { kTraining, kEvaluation, kNextToken };
+
+  // Declares the stage's parameters. `context` outlives the stage.
+  TransformerStage(ModelContext& context, const StageOptions& options);
+
+  // The most that Forward and backward allocate from the context's scratch.
+  int64_t ScratchBytes() const;
+
+  // What the next passes work on: tokens and targets [M, N] i32, read on the first and the last
+  // stage. sums: [2] f64, on the last stage: += cross-entropy and logsumexp^2 over the targets.
+  void SetBatch(Pass pass, Tensor tokens, Tensor targets, Tensor sums);
+  // kNextToken: logits [1, V] of the row after whose token the model is asked.
+  void SetNextToken(int64_t row, Tensor logits);
+
+  TensorSpec BoundarySpec() const override;
+  bool has_previous() const override { return !options_.first; }
+  bool has_next() const override { return !options_.last; }
+  std::vector<TensorSpec> SavedSpecs() const override;
+  void Forward(int micro_batch, Slot& slot) override;
+  void BackwardInput(int micro_batch, Slot& slot) override;
+  void BackwardWeight(int micro_batch, Slot& slot) override;
+
+ private:
+  size_t sites() const { return sites_.size(); }  // blocks + 1
+  size_t blocks() const { return blocks_.size(); }
+  std::vector<TensorSpec> SiteSpecs(size_t site) const;
+  SiteTensors SiteIn(const Slot& slot, size_t site) const;
+  Saved BlockSaved(const Slot& slot, size_t block) const;
+  Tensor OutputGradient(const Slot& slot, size_t block) const;  // d_o of a block, full [N, C]
+  Tensor Stream(Tensor streams,
+                int stream) const;  // of [S, n, C]; absent beyond the scheme's streams
+  void RunHead(int micro_batch, Tensor h);
+  void BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy);
+
+  ModelContext& context_;
+  StageOptions options_;
+  int streams_;
+  std::vector<std::unique_ptr<StreamSite>> sites_;
+  std::vector<std::unique_ptr<Layer>> blocks_;
+  std::vector<size_t> site_begin_, block_begin_;  // index of the first saved tensor
+  std::optional<Embedding> embedding_;
+  std::optional<LmHead> head_;
+
+  Pass pass_ = Pass::kTraining;
+  Tensor tokens_, targets_, sums_, logits_;
+  int64_t next_token_row_ = 0;
+};
+
+}  // namespace twinstream

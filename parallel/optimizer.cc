@@ -1,0 +1,251 @@
+#include "parallel/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "core/ops.h"
+
+namespace twinstream {
+namespace {
+
+int64_t RowElements(const Parameter& parameter) {
+  const Shape shape = LocalShape(parameter.spec);
+  return shape[0] == 0 ? 0 : shape.elements() / shape[0];
+}
+
+Shape RowsShape(const Parameter& parameter, int64_t rows) {
+  Shape shape = LocalShape(parameter.spec);
+  shape[0] = rows;
+  return shape;
+}
+
+std::vector<TensorSpec> MomentSpecs(const Parameter& parameter, Range rows) {
+  const TensorSpec spec = {"moments", DType::kF32, RowsShape(parameter, rows.size())};
+  return {spec, spec};
+}
+
+// Elements that SumOverTensor or SumOverStages needs beside the gradient.
+int64_t ExchangeElements(const ParameterSpec& spec) {
+  const int64_t shared =
+      spec.sum_over_tensor ? spec.shared.extent.rank() == 0 ? 0 : spec.shared.elements() : 0;
+  return std::max(shared, spec.sum_over_stages ? LocalShape(spec).elements() : 0);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
+                     const ProcessGrid& grid, Device& device,
+                     const std::vector<std::string>& model_parameters)
+    : spec_(spec),
+      shard_(shard),
+      grid_(grid),
+      device_(device),
+      model_parameters_(static_cast<int64_t>(model_parameters.size())) {
+  absl::flat_hash_map<std::string, int64_t> index;
+  for (size_t i = 0; i < model_parameters.size(); ++i)
+    index[model_parameters[i]] = static_cast<int64_t>(i);
+  const int size = grid.data().size(), rank = grid.data().rank();
+  for (const std::unique_ptr<Parameter>& parameter : parameters.parameters()) {
+    const auto found = index.find(parameter->spec.name);
+    Check(found != index.end(), "%s is not a parameter of the model", parameter->spec.name);
+    const int64_t rows = LocalShape(parameter->spec)[0];
+    Shard part = {.parameter = parameter.get(),
+                  .model_index = found->second,
+                  .rows = SplitEvenly(rows, size, rank)};
+    part.updated = shard ? part.rows : Range{0, rows};
+    for (int r = 0; r < size; ++r)
+      part.counts.push_back(SplitEvenly(rows, size, r).size() * RowElements(*parameter));
+    shards_.push_back(std::move(part));
+  }
+}
+
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = 0;
+  for (const Shard& shard : shards_)
+    bytes += BytesFor(MomentSpecs(*shard.parameter, shard.updated));
+  return bytes;
+}
+
+int64_t Optimizer::buffer_bytes() const {
+  int64_t exchange = 0;
+  for (const Shard& shard : shards_)
+    exchange = std::max(exchange, ExchangeElements(shard.parameter->spec));
+  return BytesFor({{"exchange", DType::kF32, {exchange}},
+                   {"squares", DType::kF64, {model_parameters_}},
+                   {"square", DType::kF64, {1}}});
+}
+
+void Optimizer::Materialize() {
+  state_ = Storage(device_, state_bytes());
+  std::byte* next = state_.data();
+  for (Shard& shard : shards_) {
+    const std::vector<TensorSpec> specs = MomentSpecs(*shard.parameter, shard.updated);
+    const std::vector<Tensor> moments = TensorsIn(next, specs);
+    shard.m = moments[0];
+    shard.v = moments[1];
+    next += BytesFor(specs);
+  }
+  buffers_ = Storage(device_, buffer_bytes());
+  int64_t exchange = 0;
+  for (const Shard& shard : shards_)
+    exchange = std::max(exchange, ExchangeElements(shard.parameter->spec));
+  const std::vector<Tensor> buffers =
+      TensorsIn(buffers_.data(), {{{"exchange", DType::kF32, {exchange}},
+                                   {"squares", DType::kF64, {model_parameters_}},
+                                   {"square", DType::kF64, {1}}}});
+  exchange_ = buffers[0];
+  squares_ = buffers[1];
+  square_ = buffers[2];
+}
+
+void Optimizer::Reduce() {
+  ActivityScope doing("reduction of gradients");
+  for (const Shard& shard : shards_) {
+    const Parameter& parameter = *shard.parameter;
+    if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
+    if (parameter.spec.sum_over_stages) SumOverStages(parameter);
+    if (shard_) {
+      grid_.data().ReduceScatter(parameter.gradient, shard.counts);
+    } else {
+      grid_.data().AllReduce(parameter.gradient, Reduction::kSum);
+    }
+  }
+}
+
+// Where tensor ranks hold different, overlapping boxes of `shared`, each lays its rows into a
+// zeroed tensor of the whole shared part; the sum there is every rank's gradient.
+void Optimizer::SumOverTensor(const Parameter& parameter) {
+  const ParameterSpec& spec = parameter.spec;
+  if (spec.shared.extent.rank() == 0) {
+    grid_.tensor().AllReduce(parameter.gradient, Reduction::kSum);
+    return;
+  }
+  const Tensor shared = exchange_.Rows(0, spec.shared.elements()).Reshape(spec.shared.extent);
+  const auto for_each_shared_box = [&](auto use) {
+    int64_t row = 0;
+    for (const HeldBox& held : spec.boxes) {
+      const int64_t rows = held.box.extent[0], begin = held.box.begin[0] - spec.shared.begin[0];
+      if (Intersect(held.box, spec.shared).elements() > 0) {
+        use(parameter.gradient.Rows(row, row + rows), shared.Rows(begin, begin + rows));
+      }
+      row += rows;
+    }
+  };
+  device_.ops().Zero(shared);
+  for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(place, own); });
+  grid_.tensor().AllReduce(shared, Reduction::kSum);
+  for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(own, place); });
+}
+
+// First and last stage send each other their part; a + b = b + a bit for bit, so both copies stay
+// equal.
+void Optimizer::SumOverStages(const Parameter& parameter) {
+  Communicator& pipeline = grid_.pipeline();
+  const int peer = pipeline.rank() == 0 ? pipeline.size() - 1 : 0;
+  const Tensor other =
+      exchange_.Rows(0, parameter.gradient.elements()).Reshape(parameter.gradient.shape());
+  const Ticket sent = pipeline.Send(parameter.gradient, peer, Channel::kTied);
+  pipeline.Receive(other, peer, Channel::kTied);
+  pipeline.Wait(sent);
+  device_.ops().Add(parameter.gradient, other);
+}
+
+double Optimizer::GradientNorm() {
+  ActivityScope doing("gradient norm");
+  std::vector<double> squares(static_cast<size_t>(model_parameters_), 0.0);
+  for (const Shard& shard : shards_) {
+    const Tensor own = shard.parameter->gradient.Rows(shard.rows.begin, shard.rows.end);
+    for (const Piece& piece : PiecesOf(*shard.parameter, shard.parameter->spec.name, shard.rows,
+                                       own, Copies::kPrimary)) {
+      double square = 0;
+      device_.ops().SumOfSquares(square_, piece.data);
+      device_.CopyOut(&square, square_);
+      squares[static_cast<size_t>(shard.model_index)] += square;
+    }
+  }
+  device_.CopyIn(squares_, squares.data());
+  grid_.world().AllReduce(squares_, Reduction::kSum);
+  device_.CopyOut(squares.data(), squares_);
+  double sum = 0;
+  for (double square : squares) sum += square;
+  return std::sqrt(sum);
+}
+
+void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm) {
+  ActivityScope doing("optimizer step", update);
+  const double clip = spec_.clip_norm();
+  AdamWOptions options = {
+      .learning_rate = static_cast<float>(learning_rate),
+      .beta1 = static_cast<float>(spec_.beta1()),
+      .beta2 = static_cast<float>(spec_.beta2()),
+      .eps = static_cast<float>(spec_.eps()),
+      .bias_correction1 =
+          static_cast<float>(1 - std::pow(spec_.beta1(), static_cast<double>(update))),
+      .bias_correction2 =
+          static_cast<float>(1 - std::pow(spec_.beta2(), static_cast<double>(update))),
+      .gradient_scale =
+          clip > 0 ? static_cast<float>(std::min(1.0, clip / (gradient_norm + 1e-6))) : 1.0F};
+  for (const Shard& shard : shards_) {
+    const Parameter& parameter = *shard.parameter;
+    options.weight_decay = parameter.spec.decay ? static_cast<float>(spec_.weight_decay()) : 0.0F;
+    const Range rows = shard.updated;
+    device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
+                        parameter.gradient.Rows(rows.begin, rows.end));
+    if (shard_) grid_.data().AllGather(parameter.value, shard.counts);
+  }
+}
+
+// `moments` hold the rows `updated`; the part of them that this rank answers for.
+Tensor Optimizer::OwnMoments(const Shard& shard, Tensor moments) const {
+  return moments.Rows(shard.rows.begin - shard.updated.begin, shard.rows.end - shard.updated.begin);
+}
+
+std::vector<Piece> Optimizer::OwnedPieces() const {
+  std::vector<Piece> pieces;
+  for (const Shard& shard : shards_) {
+    const Parameter& parameter = *shard.parameter;
+    const std::string& name = parameter.spec.name;
+    const auto append = [&](const std::string& piece_name, Tensor rows) {
+      for (Piece& piece : PiecesOf(parameter, piece_name, shard.rows, rows, Copies::kPrimary)) {
+        pieces.push_back(std::move(piece));
+      }
+    };
+    append(name, parameter.value.Rows(shard.rows.begin, shard.rows.end));
+    append(absl::StrCat("adam_m.", name), OwnMoments(shard, shard.m));
+    append(absl::StrCat("adam_v.", name), OwnMoments(shard, shard.v));
+  }
+  return pieces;
+}
+
+std::vector<Piece> Optimizer::NeededPieces() const {
+  std::vector<Piece> pieces;
+  for (const Shard& shard : shards_) {
+    const Parameter& parameter = *shard.parameter;
+    const std::string& name = parameter.spec.name;
+    const auto append = [&](const std::string& piece_name, Range rows, Tensor local) {
+      for (Piece& piece : PiecesOf(parameter, piece_name, rows, local, Copies::kAll))
+        pieces.push_back(std::move(piece));
+    };
+    append(name, {0, parameter.rows()}, parameter.value);
+    append(absl::StrCat("adam_m.", name), shard.updated, shard.m);
+    append(absl::StrCat("adam_v.", name), shard.updated, shard.v);
+  }
+  return pieces;
+}
+
+std::vector<Piece> Optimizer::GradientPieces() const {
+  std::vector<Piece> pieces;
+  for (const Shard& shard : shards_) {
+    const Parameter& parameter = *shard.parameter;
+    const Tensor own = parameter.gradient.Rows(shard.rows.begin, shard.rows.end);
+    for (Piece& piece :
+         PiecesOf(parameter, parameter.spec.name, shard.rows, own, Copies::kPrimary)) {
+      pieces.push_back(std::move(piece));
+    }
+  }
+  return pieces;
+}
+
+}  // namespace twinstream
