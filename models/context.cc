@@ -9,7 +9,7 @@ Parameter& DeclareVector(ModelContext& context, const std::string& name, int64_t
       {.name = name,
        .global = shape,
        .boxes = {{Box::Whole(shape), context.region.rank() == 0}},
-       .decay = false,
+       .decay = WeightDecay::kVector,
        .sum_over_tensor = partial_gradient && context.region.size() > 1});
 }
 

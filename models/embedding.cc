@@ -12,6 +12,7 @@ Parameter& DeclareEmbedding(ModelContext& context, const EmbeddingPlacement& pla
        .global = shape,
        .boxes = {{Box::Range(shape, 0, rows.begin, rows.end), placement.primary}},
        .init_std = InitialStd(context.model, WeightRole::kEmbedding, 0),
+       .decay = WeightDecay::kEmbedding,
        .sum_over_stages = placement.on_two_stages});
 }
 

@@ -26,6 +26,18 @@ std::vector<TensorSpec> MomentSpecs(const Parameter& parameter, Range rows) {
   return {spec, spec};
 }
 
+float WeightDecayOf(const OptimizerSpec& spec, WeightDecay decay) {
+  switch (decay) {
+    case WeightDecay::kMatrix:
+      return static_cast<float>(spec.weight_decay());
+    case WeightDecay::kEmbedding:
+      return spec.decay_embeddings() ? static_cast<float>(spec.weight_decay()) : 0.0F;
+    case WeightDecay::kVector:
+      return 0.0F;
+  }
+  Die("unknown kind of weight decay");
+}
+
 // Elements that SumOverTensor or SumOverStages needs beside the gradient.
 int64_t ExchangeElements(const ParameterSpec& spec) {
   const int64_t shared =
@@ -189,7 +201,7 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
           clip > 0 ? static_cast<float>(std::min(1.0, clip / (gradient_norm + 1e-6))) : 1.0F};
   for (const Shard& shard : shards_) {
     const Parameter& parameter = *shard.parameter;
-    options.weight_decay = parameter.spec.decay ? static_cast<float>(spec_.weight_decay()) : 0.0F;
+    options.weight_decay = WeightDecayOf(spec_, parameter.spec.decay);
     const Range rows = shard.updated;
     device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
                         parameter.gradient.Rows(rows.begin, rows.end));

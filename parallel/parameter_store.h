@@ -21,12 +21,15 @@ struct HeldBox {
   bool primary = true;
 };
 
+// Vectors never decay; the embedding does when optimizer.decay_embeddings says so.
+enum class WeightDecay { kMatrix, kEmbedding, kVector };
+
 struct ParameterSpec {
   std::string name;            // models.md's
   Shape global;                // whole shape
   std::vector<HeldBox> boxes;  // this rank's, one below the other along dimension 0 of `value`
   float init_std = 0;          // truncated normal at 3 standard deviations; 0: all ones
-  bool decay = true;           // weight decay applies
+  WeightDecay decay = WeightDecay::kMatrix;
   // The gradient that backward leaves here is a part: the sum over the tensor axis is the gradient.
   // True for norm weights over sharded tokens, for head norms, and for key/value heads that several
   // tensor ranks share.
@@ -55,12 +58,14 @@ enum class Copies { kAll, kPrimary };
 std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
                             Tensor local, Copies copies);
 
+enum class Gradients { kAllocated, kNone };
+
 class ParameterStore {
  public:
   // Returns a reference that stays valid for the store's life. Names are unique.
   Parameter& Declare(ParameterSpec spec);
-  // Allocates values and gradients, one buffer each. Once, after all declarations.
-  void Materialize(Device& device);
+  // Allocates values and, where wanted, gradients, one buffer each. Once, after all declarations.
+  void Materialize(Device& device, Gradients gradients);
   // value <- f(seed, name, global element): the same on every layout.
   void Initialize(Device& device, uint64_t seed);
   void ZeroGradients(const class Ops& ops);

@@ -1,0 +1,106 @@
+// Trainer: one rank's part of a model, and the steps that train, evaluate and ask it. Owns grid,
+// parameters, stage, optimizer, engine and their memory; contains no arithmetic and no case
+// distinction about parallelism.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "launch/batch_loader.h"
+#include "models/decoder.h"
+#include "models/transformer_stage.h"
+#include "parallel/optimizer.h"
+#include "parallel/pipeline_engine.h"
+#include "parallel/process_grid.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+enum class Purpose { kTraining, kInference };  // inference has neither gradients nor an optimizer
+
+// Bytes on this rank, by part.
+struct MemoryPlan {
+  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, scratch = 0, batch = 0;
+  int64_t total() const { return weights + gradients + optimizer + activations + scratch + batch; }
+  std::string ToString() const;  // "weights 1.5 GiB, gradients 1.5 GiB, ..., total 8.1 GiB"
+};
+
+// One global batch's part of this data rank: [M, B * T] each.
+struct HostBatch {
+  std::vector<int32_t> tokens, targets;
+};
+
+// Over the whole global batch; the same on every rank.
+struct StepResult {
+  double loss = 0, cross_entropy = 0;
+  double gradient_norm = 0;  // before clipping
+  bool finite = true;        // false: no update was made
+  bool stop = false;         // some rank was asked to stop
+};
+
+class Trainer {
+ public:
+  // job: resolved, without problems for transport.size() ranks. micro_batches: per step and data
+  // rank (M). Allocates only what Materialize asks for. All arguments outlive the trainer.
+  Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
+          Transport& transport);
+
+  MemoryPlan memory();
+  void Materialize();        // allocates everything that steps use
+  void InitializeWeights();  // from train.seed
+
+  // One update. update: 1 for the first. stop_requested: on this rank.
+  StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
+                  bool stop_requested);
+  // Gradients and norm without the update.
+  StepResult Gradients(const HostBatch& batch, bool stop_requested);
+  // Sum of the cross-entropy over the global batch's targets.
+  double EvaluationLoss(const HostBatch& batch);
+  // Logits [V] after token `row` of the first sequence; for M = 1.
+  std::vector<float> NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row);
+
+  const JobSpec& job() const { return job_; }
+  BatchShape batch_shape() const;
+  HostBatch EmptyBatch() const;
+  const ProcessGrid& grid() const { return grid_; }
+  const std::vector<ModelParameter>& model_parameters() const { return model_parameters_; }
+  const ParameterStore& parameters() const { return parameters_; }
+  const Optimizer& optimizer() const { return optimizer_; }
+  const TransformerStage& stage() const { return stage_; }
+  const ScheduleReport& schedule() const { return training_report_; }
+  const Program& program() const { return training_; }
+  const PipelineEngine& engine() const { return *engine_; }
+
+ private:
+  int PeakSlots() const;
+  std::array<double, 2> SumLosses();  // cross-entropy, logsumexp^2
+  bool AnyRank(bool here);
+  void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program);
+  std::vector<TensorSpec> BatchSpecs() const;
+  bool on_last_stage() const { return !stage_.has_next(); }
+
+  const JobSpec& job_;
+  const Purpose purpose_;
+  const int64_t micro_batches_;
+  Device& device_;
+  ProcessGrid grid_;
+  TensorRegion region_;
+  std::vector<ModelParameter> model_parameters_;
+  ParameterStore parameters_;
+  ModelContext context_;
+  TransformerStage stage_;
+  Optimizer optimizer_;
+  PipelineShape pipeline_;
+  Program training_, forward_only_;
+  ScheduleReport training_report_, forward_report_;
+  Storage batch_storage_;
+  Tensor tokens_, targets_, sums_, results_, flags_, logits_;
+  std::unique_ptr<Scratch> scratch_;
+  std::unique_ptr<PipelineEngine> engine_;
+};
+
+}  // namespace twinstream

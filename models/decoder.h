@@ -1,0 +1,32 @@
+// The decoder language model as a whole: its parameters, and how its layers fall onto pipeline
+// stages.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+#include "core/tensor.h"
+#include "models/context.h"
+#include "parallel/box.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+struct ModelParameter {
+  std::string name;
+  Shape shape;  // global
+};
+
+// Every parameter of the model once, in model order. model: resolved. The device computes nothing.
+std::vector<ModelParameter> ModelParameters(const ModelSpec& model, Device& device);
+
+// Layers of each stage, first to last: contiguous, at least one each, the dearest stage as cheap as
+// can be, with the head's cost on the last one.
+std::vector<Range> StageLayers(const ModelSpec& model, int stages);
+
+// [T, D] f32 in host order: cos(t theta^(-2j/D)) for j < D/2, then the sines (rotary embedding,
+// arXiv 2104.09864).
+std::vector<float> RopeTable(const ModelSpec& model);
+
+}  // namespace twinstream
