@@ -53,11 +53,10 @@ class Trainer {
   void Materialize();        // allocates everything that steps use
   void InitializeWeights();  // from train.seed
 
-  // One update. update: 1 for the first. stop_requested: on this rank.
+  // One update. update: 1 for the first. stop_requested: on this rank. Afterwards
+  // optimizer().GradientPieces() are the gradients that the update used.
   StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
                   bool stop_requested);
-  // Gradients and norm without the update.
-  StepResult Gradients(const HostBatch& batch, bool stop_requested);
   // Sum of the cross-entropy over the global batch's targets.
   double EvaluationLoss(const HostBatch& batch);
   // Logits [V] after token `row` of the first sequence; for M = 1.
@@ -77,6 +76,7 @@ class Trainer {
 
  private:
   int PeakSlots() const;
+  StepResult Gradients(const HostBatch& batch, bool stop_requested);
   std::array<double, 2> SumLosses();  // cross-entropy, logsumexp^2
   bool AnyRank(bool here);
   void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program);

@@ -1,0 +1,70 @@
+#include "launch/host.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "absl/strings/numbers.h"
+#include "core/ops.h"
+
+namespace twinstream {
+namespace {
+
+// First number of a file like "MemAvailable:  1234 kB" lines; `key` empty: of the file. -1 when
+// there is none.
+int64_t NumberIn(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
+  std::string word;
+  while (file >> word) {
+    if (!key.empty()) {
+      if (word != key) continue;
+      file >> word;
+    }
+    int64_t number = 0;
+    return absl::SimpleAtoi(word, &number) ? number : -1;
+  }
+  return -1;
+}
+
+}  // namespace
+
+int64_t AvailableMemory() {
+  const int64_t kib = NumberIn("/proc/meminfo", "MemAvailable:");
+  int64_t bytes = kib < 0 ? std::numeric_limits<int64_t>::max() : kib * 1024;
+  const int64_t limit = NumberIn("/sys/fs/cgroup/memory.max", "");  // "max" where there is none
+  const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", "");
+  if (limit >= 0 && used >= 0) bytes = std::min(bytes, std::max<int64_t>(limit - used, 0));
+  return bytes == std::numeric_limits<int64_t>::max() ? 0 : bytes;
+}
+
+int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host) {
+  if (spec.threads() > 0) return spec.threads();
+  int threads = 0;
+  const char* environment = std::getenv("OMP_NUM_THREADS");
+  if (environment != nullptr && absl::SimpleAtoi(environment, &threads) && threads > 0)
+    return threads;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_on_host);
+}
+
+double MeasurePeakFlops(Device& device) {
+  constexpr int64_t kSize = 1024;
+  constexpr int kRepeats = 5;
+  const TensorSpec spec = {"operand", DType::kF32, {kSize, kSize}};
+  const Storage storage(device, 3 * BytesFor({spec}));
+  const std::vector<Tensor> operands = TensorsIn(storage.data(), {{spec, spec, spec}});
+  double best = std::numeric_limits<double>::infinity();  // seconds
+  for (int i = 0; i < kRepeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    device.ops().Matmul(operands[0], operands[1], operands[2], {});
+    device.Synchronize();
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return 2.0 * kSize * kSize * kSize / best;
+}
+
+}  // namespace twinstream

@@ -1,0 +1,22 @@
+// What this host offers: memory, cores, arithmetic.
+#pragma once
+
+#include <cstdint>
+
+#include "core/device.h"
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+// Bytes that processes can still take without swapping: the kernel's estimate, or less where a
+// control group says so. 0 when unknown.
+int64_t AvailableMemory();
+
+// Compute threads of one rank: runtime.threads, else OMP_NUM_THREADS, else this host's cores over
+// its ranks; at least 1.
+int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host);
+
+// FLOP/s of a float32 product of 1024-cubed on this device: the best of a few.
+double MeasurePeakFlops(Device& device);
+
+}  // namespace twinstream
