@@ -1,0 +1,47 @@
+// Loops over rows on several threads: the one place that knows OpenMP's pragmas.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace twinstream {
+
+// How many contiguous ranges of at least `grain` rows ParallelRanges should split `rows` into: at
+// most one per thread, one when the caller is already one of several threads.
+inline int64_t RangeCount(int64_t rows, int64_t grain) {
+  if (omp_in_parallel() != 0) return 1;
+  return std::clamp<int64_t>(rows / std::max<int64_t>(grain, 1), 1, omp_get_max_threads());
+}
+
+// Calls f(range, begin, end) once for each of `ranges` contiguous parts of [0, rows), each on its
+// own thread. The split depends on rows and ranges alone. Parts may be empty.
+template <class F>
+void ParallelRanges(int64_t rows, int64_t ranges, F f) {
+  if (ranges <= 1) {
+    f(int64_t{0}, int64_t{0}, rows);
+    return;
+  }
+  const int threads = static_cast<int>(ranges);
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+  for (int64_t range = 0; range < ranges; ++range) {
+    f(range, rows * range / ranges, rows * (range + 1) / ranges);
+  }
+}
+
+// Calls f(begin, end) on contiguous ranges that cover [0, rows). Stays on the calling thread when
+// there are fewer than two grains of rows, or when it is already one of several.
+template <class F>
+void ParallelRows(int64_t rows, int64_t grain, F f) {
+  ParallelRanges(rows, RangeCount(rows, grain),
+                 [&f](int64_t, int64_t begin, int64_t end) { f(begin, end); });
+}
+
+// The grain of a loop whose rows take about `work` operations each: below about 16 thousand
+// operations a thread costs more to wake than it saves.
+inline int64_t GrainFor(int64_t work) {
+  return std::max<int64_t>(1, 16384 / std::max<int64_t>(work, 1));
+}
+
+}  // namespace twinstream
