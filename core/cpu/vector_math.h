@@ -1,11 +1,31 @@
-// Elementary functions written so that the compiler vectorises loops over them: no branches, no
-// calls, no tables. g++ needs -fno-trapping-math for that (CMakeLists.txt sets it for core/cpu).
+// Loops that become vector instructions, and elementary functions written so that they do: no
+// branches, no calls, no tables. g++ needs -fno-trapping-math and -fno-math-errno for that
+// (CMakeLists.txt sets them for core/cpu).
 #pragma once
 
 #include <bit>
 #include <cstdint>
 
 namespace twinstream {
+
+// Calls f(j) for j in [0, count), several at a time. No call may read what another writes; writing
+// over the element that the same call read is fine. Let f capture by value: captured references
+// must be loaded again after every store.
+template <class F>
+void VectorLoop(int64_t count, F f) {
+#pragma omp simd
+  for (int64_t j = 0; j < count; ++j) f(j);
+}
+
+// Sum of f(j) over j in [0, count), in an order that depends on count alone. f(j) may also write,
+// as in VectorLoop.
+template <class F>
+auto VectorSum(int64_t count, F f) {
+  decltype(f(int64_t{0})) sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < count; ++j) sum += f(j);
+  return sum;
+}
 
 // e^x within 2 ulp. Results below 2^-125.5 are zero, above the largest float infinite; NaN stays
 // NaN.

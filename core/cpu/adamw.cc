@@ -1,0 +1,41 @@
+// AdamW on the CPU: one pass that reads weight, m, v and gradient and writes weight, m and v.
+#include <cmath>
+
+#include "core/cpu/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/vector_math.h"
+
+namespace twinstream {
+
+//   g = gradient_scale gradient,  m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+//   w <- w (1 - lr wd) - lr (m / correction1) / (sqrt(v / correction2) + eps)
+void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
+                   Tensor gradient) const {
+  const int64_t elements = weight.elements();
+  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements,
+        "AdamW of weight %s, m %s, v %s, gradient %s", weight.shape().ToString(),
+        m.shape().ToString(), v.shape().ToString(), gradient.shape().ToString());
+  const double rate = options.learning_rate;
+  const float decay = static_cast<float>(1 - rate * options.weight_decay);
+  const float step = static_cast<float>(rate / options.bias_correction1);
+  const float root =
+      static_cast<float>(1 / std::sqrt(static_cast<double>(options.bias_correction2)));
+  const float beta1 = options.beta1, beta2 = options.beta2;
+  const float scale = options.gradient_scale, eps = options.eps;
+  float *const weights = weight.As<float>(), *const first = m.As<float>(),
+               *const second = v.As<float>();
+  const float* const gradients = gradient.As<float>();
+  ParallelRows(elements, GrainFor(4), [=](int64_t begin, int64_t end) {
+    VectorLoop(end - begin, [=](int64_t k) {
+      const int64_t i = begin + k;
+      const float g = scale * gradients[i];
+      const float m_new = beta1 * first[i] + (1 - beta1) * g;
+      const float v_new = beta2 * second[i] + (1 - beta2) * g * g;
+      first[i] = m_new;
+      second[i] = v_new;
+      weights[i] = weights[i] * decay - step * m_new / (std::sqrt(v_new) * root + eps);
+    });
+  });
+}
+
+}  // namespace twinstream

@@ -1,0 +1,58 @@
+// Operations on whole tensors, element by element, on the CPU.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/cpu/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/vector_math.h"
+
+namespace twinstream {
+
+void CpuOps::Add(Tensor out, Tensor a) const {
+  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape().ToString(),
+        a.shape().ToString());
+  float* const to = out.As<float>();
+  const float* const from = a.As<float>();
+  ParallelRows(out.elements(), GrainFor(1), [=](int64_t begin, int64_t end) {
+    VectorLoop(end - begin,
+               [to = to + begin, from = from + begin](int64_t i) { to[i] += from[i]; });
+  });
+}
+
+void CpuOps::Scale(Tensor out, float factor) const {
+  float* const to = out.As<float>();
+  ParallelRows(out.elements(), GrainFor(1), [=](int64_t begin, int64_t end) {
+    VectorLoop(end - begin, [to = to + begin, factor](int64_t i) { to[i] *= factor; });
+  });
+}
+
+void CpuOps::Zero(Tensor out) const {
+  std::byte* const to = out.data();
+  ParallelRows(out.bytes(), int64_t{64} * 1024, [=](int64_t begin, int64_t end) {
+    if (begin < end) std::memset(to + begin, 0, static_cast<size_t>(end - begin));
+  });
+}
+
+// The sums of blocks of a fixed size, added in order: no bit depends on which thread took a block.
+void CpuOps::SumOfSquares(Tensor sum, Tensor values) const {
+  constexpr int64_t kBlock = 16384;  // elements
+  const int64_t elements = values.elements();
+  const int64_t blocks = (elements + kBlock - 1) / kBlock;
+  const float* const data = values.As<float>();
+  thread_local std::vector<double> block_sums;  // grows to the largest tensor's blocks, and stays
+  block_sums.resize(std::max(block_sums.size(), static_cast<size_t>(blocks)));
+  double* const sums = block_sums.data();
+  ParallelRows(blocks, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const float* const v = data + block * kBlock;
+      sums[block] = VectorSum(std::min(kBlock, elements - block * kBlock),
+                              [=](int64_t i) { return static_cast<double>(v[i]) * v[i]; });
+    }
+  });
+  double total = 0;
+  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+  *sum.As<double>() = total;
+}
+
+}  // namespace twinstream
