@@ -1,0 +1,263 @@
+// Backward of a residual site on the CPU: through the read of the block after, then through the
+// write of the block before, row by row.
+#include <algorithm>
+#include <vector>
+
+#include "core/cpu/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/residual_rows.h"
+#include "core/cpu/vector_math.h"
+
+namespace twinstream {
+namespace {
+
+using X = ResidualRead::X;
+using Y = ResidualWrite::Y;
+
+// Backward of one row of z = scale . weight . v, where scale = 1 / sqrt(mean(v^2) + eps) if
+// normalises, else constant. The gradient of z mixes two rows and that of v is added to, all [C]:
+//   dz = du_part du + dv_part dv,   dweight += scale v dz,
+//   dv <- dv_kept dv + scale weight dz - v scale^3 mean(weight dz v)
+// du, dv and v may be the same memory.
+struct TermBackward {
+  const float* v = nullptr;
+  const float* weight = nullptr;
+  float scale = 1;
+  bool normalises = true;
+  const float* du = nullptr;
+  float* dv = nullptr;
+  float* dweight = nullptr;
+  float du_part = 1;
+  float dv_part = 0;
+  float dv_kept = 1;
+
+  float Dz(int64_t j) const { return du_part * du[j] + dv_part * dv[j]; }
+};
+
+void Backward(const TermBackward& term, int64_t C) {
+  const float sum = VectorSum(C, [=](int64_t j) {
+    const float vdz = term.v[j] * term.Dz(j);
+    term.dweight[j] += term.scale * vdz;
+    return term.weight[j] * vdz;
+  });
+  const float scale = term.scale;
+  const float v_part = term.normalises ? scale * scale * scale * sum / static_cast<float>(C) : 0.0F;
+  VectorLoop(C, [=](int64_t j) {
+    const float direct = scale * term.weight[j] * term.Dz(j);
+    term.dv[j] = term.dv_kept * term.dv[j] + direct - v_part * term.v[j];
+  });
+}
+
+// One row of a write's backward; dx, dy in place.
+template <Y kY>
+void WriteBackward(float base_gain, float x_gain, float* dx, float* dy, float* dp, int64_t C) {
+  VectorLoop(C, [=](int64_t j) {
+    const float dx_after = dx[j];
+    float dp_j = x_gain * dx_after, dbase = base_gain * dx_after;
+    if constexpr (kY != Y::kKeep) dp_j += dy[j];
+    if constexpr (kY == Y::kSet) {
+      dbase += dy[j];
+      dy[j] = 0;
+    }
+    dp[j] = dp_j;
+    dx[j] = dbase;
+  });
+}
+
+void WriteBackward(const ResidualWrite& write, float* dx, float* dy, float* dp, int64_t C) {
+  switch (write.y) {
+    case Y::kKeep:
+      return WriteBackward<Y::kKeep>(write.base_gain, write.x_gain, dx, dy, dp, C);
+    case Y::kAdd:
+      return WriteBackward<Y::kAdd>(write.base_gain, write.x_gain, dx, dy, dp, C);
+    case Y::kSet:
+      return WriteBackward<Y::kSet>(write.base_gain, write.x_gain, dx, dy, dp, C);
+  }
+}
+
+// What the rows of one range share: sums of weight gradients and one row for u and du, each [C].
+struct RangeBuffers {
+  float *dx_weight, *dy_weight, *dinput_weight, *doutput_weight;
+  float* u;
+};
+constexpr int64_t kRangeRows = 5;
+
+class BackwardSite {
+ public:
+  BackwardSite(const ResidualSite& site, const ResidualBackwardTensors& t)
+      : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 15) / 16 * 16) {
+    CheckMatrix(t.dx, N_, C_, "dx");
+    if (site.write != nullptr) CheckWrite(*site.write);
+    if (site.read != nullptr) CheckRead(*site.read);
+  }
+
+  void Run() const {
+    constexpr int64_t kWorkPerElement = 16;
+    const int64_t ranges = RangeCount(N_, GrainFor(kWorkPerElement * C_));
+    thread_local std::vector<float> memory;  // grows to the widest site, and stays
+    const size_t floats = static_cast<size_t>(ranges * kRangeRows * stride_);
+    memory.resize(std::max(memory.size(), floats));
+    std::fill_n(memory.begin(), floats, 0.0F);
+    float* const buffers = memory.data();
+    ParallelRanges(N_, ranges, [this, buffers](int64_t range, int64_t begin, int64_t end) {
+      const RangeBuffers mine = BuffersOf(buffers, range);
+      for (int64_t n = begin; n < end; ++n) {
+        if (site_.read != nullptr) ReadRow(n, *site_.read, mine);
+        if (site_.write != nullptr) WriteRow(n, *site_.write, mine);
+      }
+    });
+    for (int64_t range = 0; range < ranges; ++range) AddGradients(BuffersOf(buffers, range));
+  }
+
+ private:
+  void CheckWrite(const ResidualWrite& write) const {
+    CheckMatrix(t_.d_o, N_, C_, "d_o");
+    if (write.y != Y::kKeep) CheckMatrix(t_.dy, N_, C_, "dy");
+    if (!write.output_norm) return;
+    CheckMatrix(t_.o, N_, C_, "o");
+    CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+    CheckWeight(t_.output_weight, C_, "output_weight");
+    CheckWeight(t_.doutput_weight, C_, "doutput_weight");
+  }
+
+  void CheckRead(const ResidualRead& read) const {
+    CheckRule(read);
+    CheckMatrix(t_.dh, N_, C_, "dh");
+    CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+    if (UsesXWeight(read)) {
+      CheckMatrix(t_.x, N_, C_, "x");
+      CheckWeight(t_.x_weight, C_, "x_weight");
+      CheckWeight(t_.dx_weight, C_, "dx_weight");
+    }
+    if (read.y) {
+      CheckMatrix(t_.y, N_, C_, "y");
+      CheckMatrix(t_.dy, N_, C_, "dy");
+      CheckWeight(t_.y_weight, C_, "y_weight");
+      CheckWeight(t_.dy_weight, C_, "dy_weight");
+    }
+    if (read.input_norm) {
+      CheckMatrix(t_.x, N_, C_, "x");
+      CheckWeight(t_.input_weight, C_, "input_weight");
+      CheckWeight(t_.dinput_weight, C_, "dinput_weight");
+    }
+  }
+
+  RangeBuffers BuffersOf(float* buffers, int64_t range) const {
+    float* const rows = buffers + range * kRangeRows * stride_;
+    return {.dx_weight = rows,
+            .dy_weight = rows + stride_,
+            .dinput_weight = rows + 2 * stride_,
+            .doutput_weight = rows + 3 * stride_,
+            .u = rows + 4 * stride_};
+  }
+
+  void AddGradients(const RangeBuffers& range) const {
+    const auto add = [this](Tensor gradient, const float* sums) {
+      if (!gradient) return;
+      VectorLoop(C_, [to = gradient.As<float>(), sums](int64_t j) { to[j] += sums[j]; });
+    };
+    add(t_.dx_weight, range.dx_weight);
+    add(t_.dy_weight, range.dy_weight);
+    add(t_.dinput_weight, range.dinput_weight);
+    add(t_.doutput_weight, range.doutput_weight);
+  }
+
+  float Scale(ResidualScale which, int64_t n) const { return RowOf(t_.scales, which)[n]; }
+
+  StreamRow Streams(int64_t n, const ResidualRead& read) const {
+    StreamRow row = {.x = RowOf(t_.x, n),
+                     .x_weight = WeightOf(t_.x_weight),
+                     .y = RowOf(t_.y, n),
+                     .y_weight = WeightOf(t_.y_weight)};
+    if (NormalisesX(read)) row.x_scale = Scale(kScaleX, n);
+    if (read.y) row.y_scale = Scale(kScaleY, n);
+    return row;
+  }
+
+  void ReadRow(int64_t n, const ResidualRead& read, const RangeBuffers& buffers) const {
+    const StreamRow row = Streams(n, read);
+    const float* du = RowOf(t_.dh, n);
+    if (read.input_norm) {
+      InputNormBackward(n, read, row, buffers);
+      du = buffers.u;
+    }
+    XBackward(read, row, du, RowOf(t_.dx, n), buffers.dx_weight);
+    if (!read.y) return;
+    Backward({.v = row.y,
+              .weight = row.y_weight,
+              .scale = row.y_scale,
+              .du = du,
+              .dv = RowOf(t_.dy, n),
+              .dweight = buffers.dy_weight},
+             C_);
+  }
+
+  // buffers.u <- du
+  void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow& row,
+                         const RangeBuffers& buffers) const {
+    SumStreams(row, read, buffers.u, C_);
+    Backward({.v = buffers.u,
+              .weight = WeightOf(t_.input_weight),
+              .scale = Scale(kScaleInput, n),
+              .du = RowOf(t_.dh, n),
+              .dv = buffers.u,
+              .dweight = buffers.dinput_weight,
+              .dv_kept = 0},
+             C_);
+  }
+
+  // du reaches x through its term of u, and dx (of the base) through base_norm.
+  void XBackward(const ResidualRead& read, const StreamRow& row, const float* du, float* dx,
+                 float* dx_weight) const {
+    TermBackward term = {.v = row.x,
+                         .weight = row.x_weight,
+                         .scale = row.x_scale,
+                         .du = du,
+                         .dv = dx,
+                         .dweight = dx_weight};
+    if (read.base_norm) {
+      term.du_part = read.x == X::kBase ? 1 : 0;
+      term.dv_part = 1;
+      term.dv_kept = 0;
+      return Backward(term, C_);
+    }
+    switch (read.x) {
+      case X::kNone:
+        return;
+      case X::kBase:
+        return VectorLoop(C_, [=](int64_t j) { dx[j] += du[j]; });
+      case X::kScale:
+        term.normalises = false;
+        return Backward(term, C_);
+      case X::kNorm:
+        return Backward(term, C_);
+    }
+  }
+
+  void WriteRow(int64_t n, const ResidualWrite& write, const RangeBuffers& buffers) const {
+    float* const d_o = RowOf(t_.d_o, n);  // holds dp first
+    WriteBackward(write, RowOf(t_.dx, n), RowOf(t_.dy, n), d_o, C_);
+    if (!write.output_norm) return;
+    Backward({.v = RowOf(t_.o, n),
+              .weight = WeightOf(t_.output_weight),
+              .scale = Scale(kScaleOutput, n),
+              .du = d_o,
+              .dv = d_o,
+              .dweight = buffers.doutput_weight,
+              .dv_kept = 0},
+             C_);
+  }
+
+  const ResidualSite& site_;
+  const ResidualBackwardTensors& t_;
+  const int64_t N_, C_;
+  const int64_t stride_;  // C rounded up to whole cache lines
+};
+
+}  // namespace
+
+void CpuOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const {
+  BackwardSite(site, t).Run();
+}
+
+}  // namespace twinstream

@@ -1,0 +1,112 @@
+// What the forward and the backward of a residual site share: one row of it at a time. A row is
+// small enough for the L1 cache, so several loops over it cost one pass over memory.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "core/cpu/vector_math.h"
+#include "core/ops.h"
+
+namespace twinstream {
+
+// How x enters the sum u that a block reads.
+enum class XTerm {
+  kNone,
+  kPlain,    // x
+  kWeighted  // x_scale . x_weight . x: a norm, or a learned scale with x_scale = 1
+};
+
+inline XTerm XTermOf(const ResidualRead& read) {
+  switch (read.x) {
+    case ResidualRead::X::kNone:
+      return XTerm::kNone;
+    case ResidualRead::X::kBase:
+      return read.base_norm ? XTerm::kWeighted : XTerm::kPlain;
+    case ResidualRead::X::kNorm:
+    case ResidualRead::X::kScale:
+      return XTerm::kWeighted;
+  }
+  Die("unknown way to read x");
+}
+
+// Whether the read normalises x: for its base, or for u alone.
+inline bool NormalisesX(const ResidualRead& read) {
+  return read.base_norm || read.x == ResidualRead::X::kNorm;
+}
+
+// Whether the read multiplies x by a weight: that of a norm, or a learned scale.
+inline bool UsesXWeight(const ResidualRead& read) {
+  return NormalisesX(read) || read.x == ResidualRead::X::kScale;
+}
+
+inline void CheckRule(const ResidualRead& read) {
+  Check(!read.base_norm || read.x == ResidualRead::X::kBase || read.x == ResidualRead::X::kNone,
+        "a residual read has one weight of x: base_norm excludes kNorm and kScale");
+}
+
+// One row of both streams as a block reads them. Scales are 1 / sqrt(mean(v^2) + eps).
+struct StreamRow {
+  const float* x = nullptr;         // [C]
+  const float* x_weight = nullptr;  // [C]
+  float x_scale = 1;
+  const float* y = nullptr;         // [C]
+  const float* y_weight = nullptr;  // [C]
+  float y_scale = 1;
+
+  // u[j]
+  template <XTerm kX, bool kY>
+  float Sum(int64_t j) const {
+    float sum = 0;
+    if constexpr (kX == XTerm::kPlain) sum = x[j];
+    if constexpr (kX == XTerm::kWeighted) sum = x_scale * x_weight[j] * x[j];
+    if constexpr (kY) sum += y_scale * y_weight[j] * y[j];
+    return sum;
+  }
+};
+
+// f(std::bool_constant<flag>()): a flag of the site becomes a constant of the loop that f holds.
+template <class F>
+auto WithConstant(bool flag, F f) {
+  return flag ? f(std::true_type()) : f(std::false_type());
+}
+
+template <class F>
+auto WithConstant(XTerm term, F f) {
+  switch (term) {
+    case XTerm::kNone:
+      return f(std::integral_constant<XTerm, XTerm::kNone>());
+    case XTerm::kPlain:
+      return f(std::integral_constant<XTerm, XTerm::kPlain>());
+    case XTerm::kWeighted:
+      return f(std::integral_constant<XTerm, XTerm::kWeighted>());
+  }
+  Die("unknown term of x");
+}
+
+// sum [C] <- u
+inline void SumStreams(const StreamRow& row, const ResidualRead& read, float* sum, int64_t C) {
+  WithConstant(XTermOf(read), [&](auto kX) {
+    WithConstant(read.y, [&](auto kY) {
+      VectorLoop(C, [=](int64_t j) { sum[j] = row.Sum<kX(), kY()>(j); });
+    });
+  });
+}
+
+// Row n of a matrix [N, C], of a weight [C] (the same for all n), or null where there is none.
+inline float* RowOf(Tensor matrix, int64_t n) {
+  return matrix ? matrix.As<float>() + n * matrix.dim(1) : nullptr;
+}
+inline float* WeightOf(Tensor weight) { return weight ? weight.As<float>() : nullptr; }
+
+// Dies unless `matrix` is [N, C]. `name`: of the argument.
+inline void CheckMatrix(Tensor matrix, int64_t N, int64_t C, const char* name) {
+  Check(matrix && matrix.shape() == Shape({N, C}), "residual %s is %s, not [%d, %d]", name,
+        matrix.shape().ToString(), N, C);
+}
+inline void CheckWeight(Tensor weight, int64_t C, const char* name) {
+  Check(weight && weight.elements() == C, "residual %s is %s, not [%d]", name,
+        weight.shape().ToString(), C);
+}
+
+}  // namespace twinstream
