@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "core/cpu/ops.h"
+#include "tests/testing/near.h"
+
+namespace twinstream {
+namespace {
+
+constexpr int64_t kElements = 20011;
+
+Tensor TensorOf(std::vector<float>& values) {
+  return Tensor(reinterpret_cast<std::byte*>(values.data()), DType::kF32,
+                {static_cast<int64_t>(values.size())});
+}
+
+std::vector<float> Random(uint32_t seed, float deviation) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0, deviation);
+  std::vector<float> values(kElements);
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+AdamWOptions OptionsOf(int update) {
+  const float beta1 = 0.9F, beta2 = 0.95F;
+  return {.learning_rate = 1e-3F,
+          .beta1 = beta1,
+          .beta2 = beta2,
+          .eps = 1e-8F,
+          .weight_decay = 0.1F,
+          .bias_correction1 = 1 - std::pow(beta1, static_cast<float>(update)),
+          .bias_correction2 = 1 - std::pow(beta2, static_cast<float>(update)),
+          .gradient_scale = 0.5F};
+}
+
+// As PyTorch's documentation of AdamW states it.
+void Reference(const AdamWOptions& o, std::vector<double>& w, std::vector<double>& m,
+               std::vector<double>& v, const std::vector<float>& gradient) {
+  const double rate = o.learning_rate, beta1 = o.beta1, beta2 = o.beta2;
+  for (size_t i = 0; i < w.size(); ++i) {
+    const double g = static_cast<double>(o.gradient_scale) * gradient[i];
+    w[i] -= rate * o.weight_decay * w[i];
+    m[i] = beta1 * m[i] + (1 - beta1) * g;
+    v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+    w[i] -= rate * (m[i] / o.bias_correction1) / (std::sqrt(v[i] / o.bias_correction2) + o.eps);
+  }
+}
+
+TEST(AdamWTest, SeveralUpdatesMatchTheReferenceOnAnyNumberOfThreads) {
+  for (int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    std::vector<float> weight = Random(1, 0.02F), m(kElements), v(kElements);
+    std::vector<double> w(weight.begin(), weight.end()), m64(kElements), v64(kElements);
+    for (int update = 1; update <= 5; ++update) {
+      std::vector<float> gradient = Random(static_cast<uint32_t>(100 + update), 1e-2F);
+      CpuOps().AdamW(OptionsOf(update), TensorOf(weight), TensorOf(m), TensorOf(v),
+                     TensorOf(gradient));
+      Reference(OptionsOf(update), w, m64, v64, gradient);
+    }
+    EXPECT_LE(testing::RelativeError(weight, w), testing::Float32Tolerance(5));
+    EXPECT_LE(testing::RelativeError(m, m64), testing::Float32Tolerance(5));
+    EXPECT_LE(testing::RelativeError(v, v64), testing::Float32Tolerance(5));
+  }
+  omp_set_num_threads(1);
+}
+
+TEST(AdamWTest, TheFirstUpdateMovesByTheLearningRate) {
+  AdamWOptions options = OptionsOf(1);
+  options.weight_decay = 0;
+  std::vector<float> weight = {1, 1, 1}, m(3), v(3), gradient = {2e-3F, -5, 0};
+  CpuOps().AdamW(options, TensorOf(weight), TensorOf(m), TensorOf(v), TensorOf(gradient));
+  EXPECT_NEAR(weight[0], 1 - 1e-3, 1e-7);
+  EXPECT_NEAR(weight[1], 1 + 1e-3, 1e-7);
+  EXPECT_EQ(weight[2], 1);
+}
+
+TEST(AdamWTest, WithoutGradientOnlyDecayMoves) {
+  std::vector<float> weight = {2, -4}, m(2), v(2), gradient(2);
+  CpuOps().AdamW(OptionsOf(1), TensorOf(weight), TensorOf(m), TensorOf(v), TensorOf(gradient));
+  EXPECT_FLOAT_EQ(weight[0], 2 * (1 - 1e-4F));
+  EXPECT_FLOAT_EQ(weight[1], -4 * (1 - 1e-4F));
+}
+
+}  // namespace
+}  // namespace twinstream

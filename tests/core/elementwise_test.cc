@@ -1,0 +1,102 @@
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "core/cpu/ops.h"
+
+namespace twinstream {
+namespace {
+
+constexpr int64_t kElements = 100003;  // several blocks and threads, and a remainder
+
+template <typename T>
+Tensor TensorOf(std::vector<T>& values) {
+  return Tensor(reinterpret_cast<std::byte*>(values.data()), DTypeOf<T>::kValue,
+                {static_cast<int64_t>(values.size())});
+}
+
+std::vector<float> Random(int64_t elements, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(elements));
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+double SumOfSquares(std::vector<float>& values) {
+  std::vector<double> sum = {-1};
+  CpuOps().SumOfSquares(TensorOf(sum), TensorOf(values));
+  return sum[0];
+}
+
+class ElementwiseTest : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { omp_set_num_threads(GetParam()); }
+  void TearDown() override { omp_set_num_threads(1); }
+};
+INSTANTIATE_TEST_SUITE_P(Threads, ElementwiseTest, ::testing::Values(1, 3));
+
+TEST_P(ElementwiseTest, AddAndScaleReachEveryElementOnce) {
+  std::vector<float> a = Random(kElements, 1), b = Random(kElements, 2), expected = a;
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] = (expected[i] + b[i]) * 0.3F;
+  CpuOps().Add(TensorOf(a), TensorOf(b));
+  CpuOps().Scale(TensorOf(a), 0.3F);
+  EXPECT_EQ(a, expected);
+}
+
+TEST_P(ElementwiseTest, ZeroClearsEveryDtypeAndNothingElse) {
+  std::vector<double> wide(kElements, 3);
+  std::vector<int32_t> integers(7, 3);
+  std::vector<BFloat16> narrow(5, BFloat16{3});
+  CpuOps().Zero(TensorOf(wide).Rows(1, kElements - 1));
+  CpuOps().Zero(TensorOf(integers));
+  CpuOps().Zero(TensorOf(narrow).Rows(0, 4));
+  EXPECT_EQ(wide.front(), 3);
+  EXPECT_EQ(wide.back(), 3);
+  EXPECT_EQ(std::vector<double>(wide.begin() + 1, wide.end() - 1),
+            std::vector<double>(kElements - 2));
+  EXPECT_EQ(integers, std::vector<int32_t>(7));
+  EXPECT_EQ(narrow[3].bits, 0);
+  EXPECT_EQ(narrow[4].bits, 3);
+}
+
+TEST_P(ElementwiseTest, NoElementsAreNoWork) {
+  std::vector<float> none;
+  CpuOps().Zero(TensorOf(none));
+  CpuOps().Add(TensorOf(none), TensorOf(none));
+  EXPECT_EQ(SumOfSquares(none), 0);
+}
+
+TEST_P(ElementwiseTest, SumOfSquaresIsExactToDouble) {
+  std::vector<float> values = Random(kElements, 1);
+  values[5] = 1e18F;  // the square does not fit in a float's range of 24 bits beside the others
+  values[70000] = 1e25F;
+  long double expected = 0;
+  for (float v : values) expected += static_cast<long double>(v) * v;
+  EXPECT_NEAR(SumOfSquares(values) / static_cast<double>(expected), 1, 1e-13);
+  values[99999] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(SumOfSquares(values), std::numeric_limits<double>::infinity());
+}
+
+TEST(SumOfSquaresTest, NoBitDependsOnThreadsOrPlace) {
+  std::vector<float> values = Random(kElements, 1);
+  omp_set_num_threads(1);
+  const double one = SumOfSquares(values);
+  for (int threads : {2, 3, 7}) {
+    omp_set_num_threads(threads);
+    EXPECT_EQ(SumOfSquares(values), one) << threads << " threads";
+  }
+  omp_set_num_threads(1);
+  std::vector<float> shifted(values.size() + 3);
+  std::copy(values.begin(), values.end(), shifted.begin() + 3);
+  std::vector<double> sum(1);
+  CpuOps().SumOfSquares(TensorOf(sum), TensorOf(shifted).Rows(3, kElements + 3));
+  EXPECT_EQ(sum[0], one);
+}
+
+}  // namespace
+}  // namespace twinstream
