@@ -43,29 +43,41 @@ struct PipelineShape {
   int RankOf(int stage) const { return stage % ranks; }
 };
 
+// Whether `op` may overwrite what an earlier send of its slot reads, so that the send must have
+// left first: a slot's next user takes both buffers, and a stage's backward may scribble over its
+// output. The engine waits for sends exactly there, and CheckSchedule proves exactly that.
+bool OverwritesOutput(PipelineOp op);
+bool OverwritesInputGradient(PipelineOp op);
+
 // Compute instructions of every rank in order: F, I and W only. The schedules built so far: GPIPE,
-// ONE_F_ONE_B (job_rules refuses the others).
+// ONE_F_ONE_B (job_rules refuses the others). In all of them a stage sees the micro-batches in
+// ascending order, so losses and weight gradients add up to the same bits whatever P.
 std::vector<Program> GenerateSchedule(ParallelSpec::Schedule schedule, const PipelineShape& shape);
 // Forward passes only (evaluation, generation).
 std::vector<Program> GenerateForwardOnly(const PipelineShape& shape);
 
 // Inserts a receive just before the first use, a send just after the producer, a reduction after a
 // stage's last W, and assigns slots: lowest free one at F (or at RA), free again after W (forward
-// only: after F, or SA).
+// only: after F, or SA). Looks at one rank at a time.
 std::vector<Program> LowerSchedule(const std::vector<Program>& compute, const PipelineShape& shape);
 
 struct ScheduleReport {
-  std::vector<int> peak_slots;  // per rank
+  std::vector<int> peak_slots;  // per rank: slots whose memory it needs
   double bubble = 0;            // share of (time x ranks) not computing, with unit costs F = I = W
 };
-// Proves: complete (each F, I, W once per stage and micro-batch; sends match receives), in order on
-// every channel, every slot used by one micro-batch at a time, and never stuck, even when a send
-// waits for its receive at the moment its slot is reused. An error names rank, instruction and
-// rule.
+// Proves these rules; an error names rank, instruction and rule:
+//   placement    a rank runs its own stages, slots are not negative, edges of the model send
+//   nothing once         nothing runs twice dependency   inputs come first, within the rank
+//   ascending    a stage's F, and its W, run the micro-batches in ascending order
+//   exclusive    a slot belongs to one micro-batch from its first to its last instruction
+//   complete     every stage does everything for every micro-batch, or forward passes only
+//   fifo         messages of one kind between two ranks are received in the order they are sent
+//   never stuck  even if a send lasts until its receive at each place where the engine waits for it
 absl::StatusOr<ScheduleReport> CheckSchedule(const std::vector<Program>& programs,
                                              const PipelineShape& shape);
 
 // "0F2 0SA2 1RG0 1I0 1W0 0R": stage, operation, micro-batch.
+std::string ToText(const Instruction& instruction);
 std::string ToText(const Program& program);
 absl::StatusOr<Program> ProgramFromText(absl::string_view text);  // slots are 0
 

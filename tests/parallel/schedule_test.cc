@@ -1,0 +1,273 @@
+#include "parallel/schedule.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace twinstream {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// job_rules refuses these; a schedule that is added to the enum is tested here unasked.
+bool IsBuilt(ParallelSpec::Schedule schedule) {
+  return schedule != ParallelSpec::INTERLEAVED && schedule != ParallelSpec::ZERO_BUBBLE;
+}
+
+void ForEachSchedule(const std::function<void(ParallelSpec::Schedule)>& body) {
+  const auto* descriptor = ParallelSpec::Schedule_descriptor();
+  for (int i = 0; i < descriptor->value_count(); ++i) {
+    SCOPED_TRACE(descriptor->value(i)->name());
+    body(static_cast<ParallelSpec::Schedule>(descriptor->value(i)->number()));
+  }
+}
+
+std::vector<Program> Lowered(ParallelSpec::Schedule schedule, const PipelineShape& shape) {
+  return LowerSchedule(GenerateSchedule(schedule, shape), shape);
+}
+
+ScheduleReport ReportOf(const std::vector<Program>& programs, const PipelineShape& shape) {
+  const absl::StatusOr<ScheduleReport> report = CheckSchedule(programs, shape);
+  EXPECT_TRUE(report.ok()) << report.status();
+  if (report.ok()) return *report;
+  return {.peak_slots = std::vector<int>(static_cast<size_t>(shape.ranks))};
+}
+
+// One line per rank; all slots are 0.
+std::vector<Program> FromLines(const std::vector<std::string>& lines) {
+  std::vector<Program> programs;
+  for (const std::string& line : lines) {
+    const absl::StatusOr<Program> program = ProgramFromText(line);
+    EXPECT_TRUE(program.ok()) << program.status();
+    programs.push_back(*program);
+  }
+  return programs;
+}
+
+TEST(Schedule, IsCompleteAndNeverStuckForEveryPipelineAndBatch) {
+  ForEachSchedule([](ParallelSpec::Schedule schedule) {
+    if (!IsBuilt(schedule)) return;
+    for (int ranks = 1; ranks <= 8; ++ranks) {
+      for (int micro_batches = 1; micro_batches <= 16; ++micro_batches) {
+        SCOPED_TRACE(absl::StrCat("P=", ranks, " M=", micro_batches));
+        const PipelineShape shape{.ranks = ranks, .micro_batches = micro_batches};
+        const ScheduleReport report = ReportOf(Lowered(schedule, shape), shape);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const int in_flight = schedule == ParallelSpec::GPIPE
+                                    ? micro_batches
+                                    : std::min(ranks - rank, micro_batches);
+          EXPECT_EQ(report.peak_slots[static_cast<size_t>(rank)], in_flight) << "rank " << rank;
+        }
+        // F, then I and W, of M micro-batches, plus filling and draining with F and I.
+        const double work = 3.0 * micro_batches, time = work + 2.0 * (ranks - 1);
+        EXPECT_NEAR(report.bubble, 1 - work / time, 1e-12);
+      }
+    }
+  });
+}
+
+TEST(Schedule, ForwardOnlyNeedsOneSlotPerRank) {
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    for (int micro_batches = 1; micro_batches <= 16; ++micro_batches) {
+      SCOPED_TRACE(absl::StrCat("P=", ranks, " M=", micro_batches));
+      const PipelineShape shape{.ranks = ranks, .micro_batches = micro_batches};
+      const ScheduleReport report =
+          ReportOf(LowerSchedule(GenerateForwardOnly(shape), shape), shape);
+      EXPECT_EQ(report.peak_slots, std::vector<int>(static_cast<size_t>(ranks), 1));
+      const double time = micro_batches + ranks - 1.0;
+      EXPECT_NEAR(report.bubble, 1 - micro_batches / time, 1e-12);
+    }
+  }
+}
+
+TEST(Schedule, FourRanksAndEightMicroBatchesCostWhatTheLiteratureSays) {
+  const PipelineShape shape{.ranks = 4, .micro_batches = 8};
+  const ScheduleReport gpipe = ReportOf(Lowered(ParallelSpec::GPIPE, shape), shape);
+  EXPECT_THAT(gpipe.peak_slots, ElementsAre(8, 8, 8, 8));
+  EXPECT_NEAR(gpipe.bubble, 0.2, 1e-12);
+  const ScheduleReport one_f_one_b = ReportOf(Lowered(ParallelSpec::ONE_F_ONE_B, shape), shape);
+  EXPECT_THAT(one_f_one_b.peak_slots, ElementsAre(4, 3, 2, 1));
+  EXPECT_NEAR(one_f_one_b.bubble, 0.2, 1e-12);
+}
+
+TEST(Schedule, SchedulesThatAreNotBuiltAreNamed) {
+  ForEachSchedule([](ParallelSpec::Schedule schedule) {
+    if (IsBuilt(schedule)) return;
+    EXPECT_DEATH(GenerateSchedule(schedule, {.ranks = 2, .micro_batches = 2}),
+                 absl::StrCat(ParallelSpec::Schedule_Name(schedule), " is refused by validate"));
+  });
+}
+
+std::string Golden(const std::string& name) {
+  std::ifstream file(absl::StrCat(TWINSTREAM_GOLDEN_DIR, "/schedule_", name, ".txt"));
+  EXPECT_TRUE(file.good()) << name;
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::string Lines(const std::vector<Program>& programs) {
+  std::string text;
+  for (const Program& program : programs) absl::StrAppend(&text, ToText(program), "\n");
+  return text;
+}
+
+TEST(Schedule, TwoRanksAndThreeMicroBatchesReadAsTheGoldenText) {
+  const PipelineShape shape{.ranks = 2, .micro_batches = 3};
+  ForEachSchedule([&](ParallelSpec::Schedule schedule) {
+    if (!IsBuilt(schedule)) return;
+    EXPECT_EQ(Lines(Lowered(schedule, shape)),
+              Golden(absl::AsciiStrToLower(ParallelSpec::Schedule_Name(schedule))));
+  });
+  EXPECT_EQ(Lines(LowerSchedule(GenerateForwardOnly(shape), shape)), Golden("forward_only"));
+}
+
+TEST(Schedule, TextReadsBack) {
+  const PipelineShape shape{.ranks = 3, .micro_batches = 12};
+  for (Program program : Lowered(ParallelSpec::ONE_F_ONE_B, shape)) {
+    const absl::StatusOr<Program> read = ProgramFromText(ToText(program));
+    ASSERT_TRUE(read.ok()) << read.status();
+    for (Instruction& instruction : program) instruction.slot = 0;
+    EXPECT_EQ(*read, program);
+  }
+  for (const char* bad : {"0X2", "F2", "0F", "0R1", "0", "0F2x", "0f2", "-1F0"}) {
+    const absl::StatusOr<Program> read = ProgramFromText(absl::StrCat("0F0 ", bad));
+    ASSERT_FALSE(read.ok()) << bad;
+    EXPECT_THAT(std::string(read.status().message()), HasSubstr(absl::StrCat("\"", bad, "\"")));
+  }
+}
+
+std::string RefusalOf(const std::vector<Program>& programs, const PipelineShape& shape) {
+  const absl::StatusOr<ScheduleReport> report = CheckSchedule(programs, shape);
+  return report.ok() ? "accepted" : std::string(report.status().message());
+}
+
+// Every instruction of every rank, dropped and duplicated.
+TEST(ScheduleCheck, RefusesAnyDroppedOrDuplicatedInstruction) {
+  const PipelineShape shape{.ranks = 3, .micro_batches = 4};
+  ForEachSchedule([&](ParallelSpec::Schedule schedule) {
+    if (!IsBuilt(schedule)) return;
+    const std::vector<Program> whole = Lowered(schedule, shape);
+    for (size_t rank = 0; rank < whole.size(); ++rank) {
+      for (size_t i = 0; i < whole[rank].size(); ++i) {
+        SCOPED_TRACE(absl::StrCat("rank ", rank, " ", ToText(whole[rank][i])));
+        std::vector<Program> mutated = whole;
+        mutated[rank].erase(mutated[rank].begin() + static_cast<int64_t>(i));
+        EXPECT_THAT(RefusalOf(mutated, shape),
+                    AnyOf(HasSubstr("rule \"dependency\""), HasSubstr("rule \"complete\""),
+                          HasSubstr("rule \"exclusive\"")));
+        mutated = whole;
+        mutated[rank].push_back(whole[rank][i]);
+        EXPECT_THAT(RefusalOf(mutated, shape), HasSubstr("rule \"once\""));
+      }
+    }
+  });
+}
+
+// Neighbours of one micro-batch depend on each other, except that W need not wait for SG.
+TEST(ScheduleCheck, RefusesSwappedInstructionsOfOneMicroBatch) {
+  const PipelineShape shape{.ranks = 3, .micro_batches = 4};
+  const std::vector<Program> whole = Lowered(ParallelSpec::ONE_F_ONE_B, shape);
+  for (size_t rank = 0; rank < whole.size(); ++rank) {
+    for (size_t i = 0; i + 1 < whole[rank].size(); ++i) {
+      const Instruction &first = whole[rank][i], &second = whole[rank][i + 1];
+      std::vector<Program> mutated = whole;
+      std::swap(mutated[rank][i], mutated[rank][i + 1]);
+      SCOPED_TRACE(absl::StrCat(ToText(first), " ", ToText(second)));
+      if (first.op == PipelineOp::kSendGradient) {
+        EXPECT_EQ(RefusalOf(mutated, shape), "accepted");
+      } else if (first.micro_batch == second.micro_batch ||
+                 second.op == PipelineOp::kReduceGradients) {
+        EXPECT_THAT(RefusalOf(mutated, shape), HasSubstr("rule \"dependency\""));
+      }
+    }
+  }
+}
+
+struct Mutation {
+  const char* rule;
+  std::vector<std::string> programs;  // slots are 0
+};
+
+TEST(ScheduleCheck, NamesTheBrokenRuleAndTheInstruction) {
+  const std::vector<Mutation> mutations = {
+      {"instruction 0 (1F0) breaks rule \"placement\"", {"1F0", "0F0"}},
+      {"instruction 2 (0SG0) breaks rule \"placement\"",
+       {"0F0 0SA0 0SG0 0RG0 0I0 0W0 0R", "1RA0 1F0 1I0 1SG0 1W0 1R"}},
+      {"instruction 2 (0F2) breaks rule \"placement\"", {"0F0 0SA0 0F2 0SA2", "1RA0 1F0"}},
+      {"instruction 0 (0F1) breaks rule \"placement\"", {"0F1 0SA1", "1RA0 1F0"}},
+      {"instruction 1 (0F0) breaks rule \"once\"", {"0F0 0F0 0SA0", "1RA0 1F0"}},
+      {"instruction 0 (0SA0) breaks rule \"dependency\"", {"0SA0 0F0", "1RA0 1F0"}},
+      {"instruction 4 (1R) breaks rule \"dependency\"",
+       {"0F0 0SA0 0RG0 0I0 0W0 0R", "1RA0 1F0 1I0 1SG0 1R 1W0"}},
+      {"stage 1 lacks a part of micro-batch 0", {"0F0 0SA0 0RG0 0I0 0W0 0R", "1RA0 1F0"}},
+      {"stage 0 lacks the reduction", {"0F0 0SA0 0RG0 0I0 0W0", "1RA0 1F0 1I0 1SG0 1W0 1R"}}};
+  for (const Mutation& mutation : mutations) {
+    EXPECT_THAT(RefusalOf(FromLines(mutation.programs), {.ranks = 2, .micro_batches = 1}),
+                HasSubstr(mutation.rule));
+  }
+}
+
+TEST(ScheduleCheck, RefusesSlotsThatTwoMicroBatchesShare) {
+  const PipelineShape shape{.ranks = 2, .micro_batches = 2};
+  std::vector<Program> programs = Lowered(ParallelSpec::ONE_F_ONE_B, shape);
+  for (Instruction& instruction : programs[0]) instruction.slot = 0;
+  EXPECT_THAT(RefusalOf(programs, shape), HasSubstr("(0F1) breaks rule \"exclusive\""));
+
+  programs = Lowered(ParallelSpec::ONE_F_ONE_B, shape);
+  programs[0][1].slot = 1;  // 0SA0 from another slot than 0F0's
+  EXPECT_THAT(RefusalOf(programs, shape), HasSubstr("(0SA0) breaks rule \"exclusive\""));
+}
+
+TEST(ScheduleCheck, RefusesMicroBatchesOutOfOrder) {
+  const PipelineShape shape{.ranks = 2, .micro_batches = 2};
+  EXPECT_THAT(RefusalOf(FromLines({"0F1 0SA1 0F0 0SA0", "1RA0 1F0 1RA1 1F1"}), shape),
+              HasSubstr("(0F0) breaks rule \"ascending\""));
+}
+
+TEST(ScheduleCheck, RefusesMessagesThatOvertake) {
+  const PipelineShape shape{.ranks = 2, .micro_batches = 2};
+  std::vector<Program> programs = LowerSchedule(GenerateForwardOnly(shape), shape);
+  programs[0] = *ProgramFromText("0F0 0F1 0SA1 0SA0");
+  programs[0][1].slot = programs[0][2].slot = 1;
+  EXPECT_THAT(RefusalOf(programs, shape),
+              HasSubstr("rank 1, instruction 0 (1RA0) breaks rule \"fifo\""));
+}
+
+// Rank 0 wants its first gradient before it sends the activation that rank 1 asks for first.
+TEST(ScheduleCheck, RefusesRanksThatWaitForEachOther) {
+  const PipelineShape shape{.ranks = 2, .micro_batches = 2};
+  std::vector<Program> programs = Lowered(ParallelSpec::GPIPE, shape);
+  programs[0] = Lowered(ParallelSpec::ONE_F_ONE_B, shape)[0];
+  ReportOf(programs, shape);  // fits so far: two in flight
+  programs[0] = FromLines({"0F0 0SA0 0RG0 0I0 0W0 0F1 0SA1 0RG1 0I1 0W1 0R"})[0];
+  EXPECT_THAT(RefusalOf(programs, shape),
+              HasSubstr("rule \"never stuck\": rank 0 waits at instruction 2 (0RG0), rank 1 waits "
+                        "at instruction 2 (1RA1)"));
+}
+
+// Two chunks per rank: rank 0 wants the slot of 0SA1 back before it takes the message that frees
+// rank 1 to receive it. Sends that complete early would hide it.
+TEST(ScheduleCheck, RefusesProgramsThatNeedBufferedSends) {
+  const PipelineShape shape{.ranks = 2, .chunks = 2, .micro_batches = 2};
+  std::vector<Program> programs = FromLines({"0F0 0SA0 0F1 0SA1 2RA0 2F0 2SA0 2RA1 2F1 2SA1",
+                                             "1RA0 1F0 1SA0 1RA1 1F1 1SA1 3RA0 3F0 3RA1 3F1"});
+  EXPECT_THAT(RefusalOf(programs, shape),
+              HasSubstr("rule \"never stuck\": rank 0 waits at instruction 4 (2RA0), rank 1 waits "
+                        "at instruction 3 (1RA1)"));
+  for (Program& program : programs) {
+    for (Instruction& instruction : program) instruction.slot = instruction.micro_batch;
+  }
+  EXPECT_EQ(RefusalOf(programs, shape), "accepted");
+}
+
+}  // namespace
+}  // namespace twinstream
