@@ -2,6 +2,8 @@
 // memory.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -14,19 +16,39 @@ namespace twinstream {
 
 class PipelineEngine {
  public:
-  // stages: this rank's chunks in order. peak_slots: of this rank, from CheckSchedule; the engine
-  // dies if a program uses more. Allocates all slots.
+  // stages: this rank's chunks in order; they, `pipeline` (whose ranks are the pipeline's) and
+  // `device` outlive the engine. peak_slots: of this rank, from CheckSchedule, the largest of all
+  // programs to be run; the engine dies if a program uses more. Allocates all slots.
   PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape, Communicator& pipeline,
                  Device& device, int peak_slots);
 
   // Bytes that the constructor allocates for such a rank.
   static int64_t SlotBytes(const std::vector<Stage*>& stages, int peak_slots);
 
-  // `reduce(stage)` is called at kReduceGradients.
+  // A checked program of this rank. `reduce(stage)` is called at kReduceGradients. On return all
+  // messages have left.
   void Run(const Program& program, absl::FunctionRef<void(int stage)> reduce);
 
+  // Slots used by the programs run so far.
+  int peak_slots_seen() const { return peak_slots_seen_; }
+
  private:
-  // See pipeline_engine.cc.
+  // One slot's memory, as each of the rank's chunks lays it out, and the sends that still read it.
+  struct SlotState {
+    std::vector<Slot> by_chunk;
+    std::optional<Ticket> output_sent, input_gradient_sent;
+  };
+
+  SlotState& StateOf(const Instruction& instruction);
+  void Execute(const Instruction& instruction, absl::FunctionRef<void(int stage)> reduce);
+  void WaitFor(std::optional<Ticket>& sent);
+
+  const std::vector<Stage*> stages_;
+  const PipelineShape shape_;
+  Communicator& pipeline_;
+  Storage storage_;
+  std::vector<SlotState> slots_;
+  int peak_slots_seen_ = 0;
 };
 
 }  // namespace twinstream

@@ -1,0 +1,159 @@
+#include "parallel/pipeline_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+
+namespace twinstream {
+namespace {
+
+// Boundary tensors that exist on this stage, in the order in which LayOut hands them out, then the
+// saved ones.
+std::vector<TensorSpec> SpecsOf(const Stage& stage) {
+  std::vector<TensorSpec> specs;
+  const int boundary_tensors = 2 * (stage.has_previous() + stage.has_next());
+  specs.assign(static_cast<size_t>(boundary_tensors), stage.BoundarySpec());
+  for (const TensorSpec& spec : stage.SavedSpecs()) specs.push_back(spec);
+  return specs;
+}
+
+Slot LayOut(const Stage& stage, std::byte* memory) {
+  const std::vector<Tensor> tensors = TensorsIn(memory, SpecsOf(stage));
+  auto next = tensors.begin();
+  Slot slot;
+  if (stage.has_previous()) {
+    slot.input = *next++;
+    slot.d_input = *next++;
+  }
+  if (stage.has_next()) {
+    slot.output = *next++;
+    slot.d_output = *next++;
+  }
+  slot.saved.assign(next, tensors.end());
+  return slot;
+}
+
+// Chunks of one rank take turns in a slot, so it has room for the largest.
+int64_t BytesOfOneSlot(const std::vector<Stage*>& stages) {
+  int64_t bytes = 0;
+  for (const Stage* stage : stages) bytes = std::max(bytes, BytesFor(SpecsOf(*stage)));
+  return bytes;
+}
+
+// Completed by the micro-batch, or the stage.
+const char* ActivityOf(PipelineOp op) {
+  switch (op) {
+    case PipelineOp::kForward:
+      return "forward of micro-batch";
+    case PipelineOp::kBackwardInput:
+      return "backward (inputs) of micro-batch";
+    case PipelineOp::kBackwardWeight:
+      return "backward (weights) of micro-batch";
+    case PipelineOp::kSendActivation:
+      return "sending activations of micro-batch";
+    case PipelineOp::kReceiveActivation:
+      return "receiving activations of micro-batch";
+    case PipelineOp::kSendGradient:
+      return "sending gradients of micro-batch";
+    case PipelineOp::kReceiveGradient:
+      return "receiving gradients of micro-batch";
+    case PipelineOp::kReduceGradients:
+      return "reduction of the gradients of stage";
+  }
+  Die("unknown pipeline operation");
+}
+
+}  // namespace
+
+PipelineEngine::PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape,
+                               Communicator& pipeline, Device& device, int peak_slots)
+    : stages_(std::move(stages)),
+      shape_(shape),
+      pipeline_(pipeline),
+      storage_(device, SlotBytes(stages_, peak_slots)),
+      slots_(static_cast<size_t>(peak_slots)) {
+  Check(pipeline.size() == shape.ranks, "a pipeline of %d ranks over a communicator of %d",
+        shape.ranks, pipeline.size());
+  Check(stages_.size() == static_cast<size_t>(shape.chunks), "%d stages for %d chunks",
+        stages_.size(), shape.chunks);
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    const int number = chunk * shape.ranks + pipeline.rank();
+    const Stage& stage = *stages_[static_cast<size_t>(chunk)];
+    Check(stage.has_previous() == (number > 0) && stage.has_next() == (number < shape.stages() - 1),
+          "stage %d of %d has other neighbours than the schedule's", number, shape.stages());
+  }
+  const int64_t slot_bytes = BytesOfOneSlot(stages_);
+  for (size_t slot = 0; slot < slots_.size(); ++slot) {
+    std::byte* memory = storage_.data() + static_cast<int64_t>(slot) * slot_bytes;
+    for (const Stage* stage : stages_) slots_[slot].by_chunk.push_back(LayOut(*stage, memory));
+  }
+}
+
+int64_t PipelineEngine::SlotBytes(const std::vector<Stage*>& stages, int peak_slots) {
+  return peak_slots * BytesOfOneSlot(stages);
+}
+
+void PipelineEngine::Run(const Program& program, absl::FunctionRef<void(int stage)> reduce) {
+  for (const Instruction& instruction : program) {
+    const bool reduction = instruction.op == PipelineOp::kReduceGradients;
+    const ActivityScope doing(ActivityOf(instruction.op),
+                              reduction ? instruction.stage : instruction.micro_batch);
+    Execute(instruction, reduce);
+  }
+  const ActivityScope doing("waiting for the last messages of the pipeline to leave");
+  for (SlotState& state : slots_) {
+    WaitFor(state.output_sent);
+    WaitFor(state.input_gradient_sent);
+  }
+}
+
+void PipelineEngine::Execute(const Instruction& instruction,
+                             absl::FunctionRef<void(int stage)> reduce) {
+  const auto [op, stage_number, micro_batch, slot_number] = instruction;
+  const int chunk = stage_number / shape_.ranks;
+  Stage& stage = *stages_[static_cast<size_t>(chunk)];
+  SlotState& state = StateOf(instruction);
+  Slot& slot = state.by_chunk[static_cast<size_t>(chunk)];
+  const int previous = shape_.RankOf(stage_number - 1);  // used where there is one
+  const int next = shape_.RankOf(stage_number + 1);
+
+  // Before a backward this costs nothing: the gradient's arrival shows that the activation left.
+  if (OverwritesOutput(op)) WaitFor(state.output_sent);
+  if (OverwritesInputGradient(op)) WaitFor(state.input_gradient_sent);
+  switch (op) {
+    case PipelineOp::kReceiveActivation:
+      return pipeline_.Receive(slot.input, previous, Channel::kActivation);
+    case PipelineOp::kForward:
+      return stage.Forward(micro_batch, slot);
+    case PipelineOp::kSendActivation:
+      state.output_sent = pipeline_.Send(slot.output, next, Channel::kActivation);
+      return;
+    case PipelineOp::kReceiveGradient:
+      return pipeline_.Receive(slot.d_output, next, Channel::kGradient);
+    case PipelineOp::kBackwardInput:
+      return stage.BackwardInput(micro_batch, slot);
+    case PipelineOp::kSendGradient:
+      state.input_gradient_sent = pipeline_.Send(slot.d_input, previous, Channel::kGradient);
+      return;
+    case PipelineOp::kBackwardWeight:
+      return stage.BackwardWeight(micro_batch, slot);
+    case PipelineOp::kReduceGradients:
+      return reduce(stage_number);
+  }
+}
+
+PipelineEngine::SlotState& PipelineEngine::StateOf(const Instruction& instruction) {
+  peak_slots_seen_ = std::max(peak_slots_seen_, instruction.slot + 1);
+  Check(peak_slots_seen_ <= static_cast<int>(slots_.size()),
+        "%s wants slot %d; the schedule's check promised at most %d", ToText(instruction),
+        instruction.slot, slots_.size());
+  return slots_[static_cast<size_t>(instruction.slot)];
+}
+
+void PipelineEngine::WaitFor(std::optional<Ticket>& sent) {
+  if (sent.has_value()) pipeline_.Wait(*sent);
+  sent.reset();
+}
+
+}  // namespace twinstream
