@@ -16,7 +16,8 @@ namespace twinstream {
 struct WaitPolicy {
   double timeout_seconds = 600;
   // Asked about every 0.1 s of waiting: true once this process was told to end (SIGTERM). A wait
-  // that then lasts another second names what it waits for on stderr, once.
+  // that then lasts another half second names what it waits for on stderr, once: mpirun kills a
+  // second after SIGTERM.
   std::function<bool()> told_to_end;
   std::string self;  // "rank 3 (stage 1, tensor 1, data 0)"
 };
