@@ -1,0 +1,20 @@
+// What all ranks of a job tell each other besides numbers. Collective: every rank calls the same in
+// the same order.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "parallel/communicator.h"
+
+namespace twinstream {
+
+// Rank 0's text on every rank; the others' argument is ignored. Below 2 GiB.
+std::string BroadcastText(Communicator& world, std::string text);
+
+// OK if it is OK on every rank; else, on every rank, the failure of the lowest rank that has one,
+// prefixed with that rank unless all ranks fail alike. So an error of one rank's disk ends all
+// ranks in good order.
+absl::Status AgreeOnStatus(Communicator& world, const absl::Status& status);
+
+}  // namespace twinstream

@@ -1,0 +1,81 @@
+// HostCommunicator: every collective, written once on the point-to-point messages of a Transport.
+// All sums go in rank order, whatever the algorithm, the transport and the timing.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/transport.h"
+
+namespace twinstream {
+
+// What a communicator spans. Two ranks may meet in several; their messages never mix.
+enum class CommunicatorScope { kWorld = 0, kTensor = 1, kContext = 2, kData = 3, kPipeline = 4 };
+
+class HostCommunicator final : public Communicator {
+ public:
+  // ranks: world ranks of the members, in order, transport.rank() among them; the same on every
+  // member. Groups of one scope do not overlap. `transport` outlives the communicator.
+  HostCommunicator(Transport& transport, CommunicatorScope scope, std::vector<int> ranks);
+
+  absl::string_view name() const override;
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(ranks_.size()); }
+
+  void AllReduce(Tensor inout, Reduction reduction) override;
+  void AllGather(Tensor inout, absl::Span<const int64_t> counts) override;
+  void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override;
+  void Broadcast(Tensor inout, int root) override;
+  void Barrier() override;
+
+  Ticket Send(Tensor tensor, int to, Channel channel) override;
+  void Receive(Tensor tensor, int from, Channel channel) override;
+  void Wait(Ticket ticket) override;
+
+ private:
+  // Each has messages of its own: ranks that disagree about the operation wait for each other and
+  // name what they wait in, rather than taking each other's data.
+  enum Operation {
+    kAllReduce,
+    kAllGather,
+    kReduceScatter,
+    kBroadcast,
+    kBarrier,
+    kMessage,  // + channel
+    kOperations = kMessage + 4,
+  };
+  static constexpr int kSend = kOperations;  // names only: whose receiver has not come
+
+  int Tag(int operation) const { return static_cast<int>(scope_) * 64 + operation; }
+  const char* What(int operation) const { return what_[static_cast<size_t>(operation)].c_str(); }
+
+  // Requests of the operation under way; WaitAll returns when all are done.
+  void PostSend(const std::byte* data, int64_t bytes, int to, Operation operation);
+  void PostReceive(std::byte* data, int64_t bytes, int from, Operation operation);
+  void WaitAll(Operation operation);
+
+  // The collectives' halves. counts: elements of each rank's piece.
+  void ExchangeWhole(Tensor inout, Reduction reduction);
+  void ReducePieces(Tensor inout, absl::Span<const int64_t> counts, Reduction reduction,
+                    Operation operation);
+  void GatherPieces(Tensor inout, absl::Span<const int64_t> counts, Operation operation);
+
+  std::byte* Scratch(int64_t bytes);
+
+  Transport& transport_;
+  const CommunicatorScope scope_;
+  const std::vector<int> ranks_;  // world rank of each member
+  int rank_ = -1;                 // this one, among the members
+  std::array<std::string, kOperations + 1> what_;
+  std::vector<Transport::Request> requests_;
+  std::vector<const std::byte*> addends_;  // [member]
+  std::unique_ptr<std::byte[]> scratch_;   // only grows; at most about 8 MiB
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace twinstream

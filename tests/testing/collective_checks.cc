@@ -1,0 +1,204 @@
+#include "tests/testing/collective_checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "parallel/collectives.h"
+#include "parallel/host_communicator.h"
+
+namespace twinstream::testing {
+namespace {
+
+HostCommunicator World(Transport& transport) {
+  std::vector<int> ranks(static_cast<size_t>(transport.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return HostCommunicator(transport, CommunicatorScope::kWorld, ranks);
+}
+
+template <typename T>
+Tensor View(std::vector<T>& values) {
+  return Tensor(reinterpret_cast<std::byte*>(values.data()), DTypeOf<T>::kValue,
+                {static_cast<int64_t>(values.size())});
+}
+
+// Element i of rank r: magnitudes far apart, so that another order of summation has other bits.
+template <typename T>
+std::vector<T> Input(int rank, int64_t elements) {
+  std::vector<T> values;
+  for (int64_t i = 0; i < elements; ++i) {
+    const uint64_t hash =
+        (static_cast<uint64_t>(i) * 31 + static_cast<uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15u;
+    const double unit = static_cast<double>(hash >> 12) / static_cast<double>(1ull << 52) - 0.5;
+    values.push_back(static_cast<T>(unit * static_cast<double>(1 << (hash % 20))));
+  }
+  return values;
+}
+
+template <typename T>
+std::vector<T> RankOrderReduction(int ranks, int64_t elements, Reduction reduction) {
+  std::vector<T> result = Input<T>(0, elements);
+  for (int r = 1; r < ranks; ++r) {
+    const std::vector<T> addend = Input<T>(r, elements);
+    for (size_t i = 0; i < result.size(); ++i) {
+      result[i] =
+          reduction == Reduction::kSum ? result[i] + addend[i] : std::max(result[i], addend[i]);
+    }
+  }
+  return result;
+}
+
+template <typename T>
+bool SameBits(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
+}
+
+template <typename T>
+void CheckAllReduce(Communicator& world) {
+  // Whole to everybody, and in pieces: fewer bytes than ranks, a few KiB, beyond any eager limit.
+  for (int64_t elements : {0, 1, 3, 1000, 9001, 300'001}) {
+    for (Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+      std::vector<T> values = Input<T>(world.rank(), elements);
+      world.AllReduce(View(values), reduction);
+      EXPECT_TRUE(SameBits(values, RankOrderReduction<T>(world.size(), elements, reduction)))
+          << elements << " elements of " << NameOf(DTypeOf<T>::kValue) << " on rank "
+          << world.rank() << " of " << world.size();
+    }
+  }
+}
+
+// Pieces of all sizes: even, uneven, all in one, none at all.
+std::vector<std::vector<int64_t>> PieceSizes(int ranks) {
+  const size_t R = static_cast<size_t>(ranks);
+  std::vector<std::vector<int64_t>> cases(5, std::vector<int64_t>(R));
+  for (size_t r = 0; r < R; ++r) {
+    cases[0][r] = 5;
+    cases[1][r] = static_cast<int64_t>(r) * 7 % 4;
+    cases[2][r] = r + 1 == R ? 70'001 : 0;
+    cases[3][r] = 0;
+    cases[4][r] = r == 0 ? 2'500'000 / ranks : 100;  // several rounds of scratch for one rank only
+  }
+  return cases;
+}
+
+template <typename T>
+void CheckPieces(Communicator& world) {
+  for (const std::vector<int64_t>& counts : PieceSizes(world.size())) {
+    const int64_t elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const size_t r = static_cast<size_t>(world.rank());
+    const int64_t begin =
+        std::accumulate(counts.begin(), counts.begin() + world.rank(), int64_t{0});
+    const std::vector<T> sum = RankOrderReduction<T>(world.size(), elements, Reduction::kSum);
+
+    std::vector<T> values = Input<T>(world.rank(), elements);
+    world.ReduceScatter(View(values), counts);
+    EXPECT_TRUE(
+        std::equal(values.begin() + begin, values.begin() + begin + counts[r], sum.begin() + begin))
+        << "reduce-scatter, " << elements << " elements, rank " << world.rank();
+
+    // Nothing but the own piece may matter.
+    std::fill(values.begin(), values.begin() + begin, T{-1});
+    std::fill(values.begin() + begin + counts[r], values.end(), T{-2});
+    world.AllGather(View(values), counts);
+    EXPECT_TRUE(SameBits(values, sum))
+        << "all-gather, " << elements << " elements, rank " << world.rank();
+  }
+}
+
+void CheckBroadcast(Communicator& world) {
+  for (int root = 0; root < world.size(); ++root) {
+    for (int64_t elements : {0, 1, 50'000}) {
+      std::vector<float> values = Input<float>(world.rank(), elements);
+      world.Broadcast(View(values), root);
+      EXPECT_TRUE(SameBits(values, Input<float>(root, elements))) << "from rank " << root;
+    }
+  }
+}
+
+// No rank may leave barrier k before all have entered it: what was sent before it has arrived.
+void CheckBarrier(Communicator& world) {
+  for (int k = 0; k < 20; ++k) world.Barrier();
+}
+
+// A ring on two channels at once, both directions, sends first: large messages must not wait for
+// their receivers, and channels must not mix.
+void CheckMessages(Communicator& world) {
+  const int R = world.size(), next = (world.rank() + 1) % R, before = (world.rank() + R - 1) % R;
+  std::vector<float> forward = Input<float>(world.rank(), 100'000);
+  std::vector<float> backward = Input<float>(world.rank() + 100, 100'000);
+  std::vector<float> second = Input<float>(world.rank() + 200, 17);
+  const Ticket tickets[] = {world.Send(View(forward), next, Channel::kActivation),
+                            world.Send(View(backward), before, Channel::kGradient),
+                            world.Send(View(second), next, Channel::kActivation)};
+  std::vector<float> received(100'000);
+  world.Receive(View(received), next, Channel::kGradient);
+  EXPECT_TRUE(SameBits(received, Input<float>(next + 100, 100'000)));
+  world.Receive(View(received), before, Channel::kActivation);
+  EXPECT_TRUE(SameBits(received, Input<float>(before, 100'000)));
+  received.resize(17);
+  world.Receive(View(received), before, Channel::kActivation);
+  EXPECT_TRUE(SameBits(received, Input<float>(before + 200, 17)));
+  for (Ticket ticket : tickets) world.Wait(ticket);
+}
+
+void CheckText(Communicator& world) {
+  for (const std::string& text : {std::string(), std::string("a"), std::string(70'001, 'x')}) {
+    EXPECT_EQ(BroadcastText(world, world.rank() == 0 ? text : "something else"), text);
+  }
+}
+
+void CheckStatus(Communicator& world) {
+  EXPECT_TRUE(AgreeOnStatus(world, absl::OkStatus()).ok());
+  EXPECT_EQ(AgreeOnStatus(world, absl::NotFoundError("no file")), absl::NotFoundError("no file"));
+  const int last = world.size() - 1;
+  if (last == 0) return;
+  const absl::Status mine =
+      world.rank() == last ? absl::DataLossError("bad shard") : absl::OkStatus();
+  EXPECT_EQ(AgreeOnStatus(world, mine),
+            absl::DataLossError(absl::StrCat("rank ", last, ": bad shard")));
+  const absl::Status own = absl::InternalError(absl::StrCat("disk ", world.rank()));
+  EXPECT_EQ(AgreeOnStatus(world, own), absl::InternalError("rank 0: disk 0"));
+}
+
+// Halves of the world work at the same time, each within itself, and then all together.
+void CheckGroups(Transport& transport) {
+  const int half = (transport.size() + 1) / 2;
+  std::vector<int> ranks;
+  for (int r = 0; r < transport.size(); ++r) {
+    if ((r < half) == (transport.rank() < half)) ranks.push_back(r);
+  }
+  HostCommunicator group(transport, CommunicatorScope::kData, ranks);
+  HostCommunicator world = World(transport);
+  std::vector<int32_t> in_group = {1}, in_world = {1};
+  for (int k = 0; k < 3; ++k) {
+    group.AllReduce(View(in_group), Reduction::kSum);
+    world.AllReduce(View(in_world), Reduction::kSum);
+  }
+  const auto cube = [](int n) { return n * n * n; };
+  EXPECT_EQ(in_group[0], cube(static_cast<int>(ranks.size())));
+  EXPECT_EQ(in_world[0], cube(transport.size()));
+}
+
+}  // namespace
+
+void CheckCollectives(Transport& transport) {
+  HostCommunicator world = World(transport);
+  CheckAllReduce<float>(world);
+  CheckAllReduce<double>(world);
+  CheckAllReduce<int32_t>(world);
+  CheckPieces<float>(world);
+  CheckPieces<int32_t>(world);
+  CheckBroadcast(world);
+  CheckBarrier(world);
+  CheckMessages(world);
+  CheckText(world);
+  CheckStatus(world);
+  CheckGroups(transport);
+}
+
+}  // namespace twinstream::testing
