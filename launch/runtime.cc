@@ -1,0 +1,156 @@
+#include "launch/runtime.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <numeric>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "core/check.h"
+#include "parallel/host_communicator.h"
+#include "parallel/mpi_transport.h"
+
+namespace twinstream {
+namespace {
+
+// What signal handlers read and write. They get no argument, so this one thing is global; without
+// locks and without constructors.
+struct SignalState {
+  std::atomic<bool> stop{false};  // any signal that asks for an orderly end
+  std::atomic<bool> end{false};   // SIGTERM: somebody will not wait for long
+  char self[512] = "twinstream";  // who dies, for the last words after a fatal signal
+};
+constinit SignalState signal_state;
+
+void OnStopSignal(int signal) {
+  signal_state.stop = true;
+  if (signal == SIGTERM) signal_state.end = true;
+}
+
+void WriteToStderr(const char* text, size_t length) {
+  while (length > 0) {
+    const ssize_t written = write(STDERR_FILENO, text, length);
+    if (written <= 0) return;
+    text += written;
+    length -= static_cast<size_t>(written);
+  }
+}
+
+// Async-signal-safe. Says who dies of what, and lets the signal kill as it would have.
+void OnFatalSignal(int signal) {
+  const char* const parts[] = {signal_state.self, ": killed by a signal: ", sigdescr_np(signal),
+                               "\n"};
+  for (const char* part : parts) WriteToStderr(part, std::strlen(part));
+  raise(signal);  // SA_RESETHAND has put the default action back
+}
+
+void InstallSignalHandlers() {
+  struct sigaction stop = {};
+  stop.sa_handler = OnStopSignal;
+  stop.sa_flags = SA_RESTART;  // files are read and written on
+  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &stop, nullptr);
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, nullptr);
+  struct sigaction fatal = {};
+  fatal.sa_handler = OnFatalSignal;
+  fatal.sa_flags = SA_RESETHAND | SA_NODEFER;
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    struct sigaction current = {};
+    sigaction(signal, nullptr, &current);
+    if (current.sa_handler == SIG_DFL) sigaction(signal, &fatal, nullptr);  // a sanitizer's stays
+  }
+}
+
+[[noreturn]] void OnTerminate() {
+  if (const std::exception_ptr thrown = std::current_exception()) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::exception& exception) {
+      Die(absl::StrCat("an exception that nobody caught: ", exception.what()));
+    } catch (...) {
+      Die("an exception of unknown type that nobody caught");
+    }
+  }
+  Die("std::terminate was called");
+}
+
+}  // namespace
+
+Runtime::Runtime(int& argc, char**& argv) {
+  // Before MPI_Init, which would otherwise print a stack of its own for fatal signals.
+  InstallSignalHandlers();
+  int provided = 0;
+  CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  char host[256] = "";
+  gethostname(host, sizeof(host) - 1);
+  hostname_ = host;
+  transport_ = MakeMpiTransport();
+  SetSelf("");
+  SetFailureHandler([this](absl::string_view paragraph) { Fail(paragraph); });
+  std::set_terminate(OnTerminate);
+  Check(provided >= MPI_THREAD_FUNNELED, "this MPI library allows no threads beside its own (%d)",
+        provided);
+  MeetThisHost();
+  std::vector<int> ranks(static_cast<size_t>(size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  world_ = std::make_unique<HostCommunicator>(*transport_, CommunicatorScope::kWorld, ranks);
+}
+
+Runtime::~Runtime() {
+  SetFailureHandler(nullptr);
+  std::set_terminate(nullptr);
+  CheckMpi(MPI_Finalize(), "MPI_Finalize");
+}
+
+void Runtime::MeetThisHost() {
+  MPI_Comm host;
+  CheckMpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &host),
+           "MPI_Comm_split_type");
+  CheckMpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
+  CheckMpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
+  CheckMpi(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
+bool Runtime::stop_requested() const { return signal_state.stop; }
+
+void Runtime::SetTimeout(double seconds) {
+  timeout_seconds_ = seconds;
+  ApplyWaitPolicy();
+}
+
+void Runtime::SetSelf(absl::string_view place) {
+  self_ = absl::StrCat("rank ", rank(), place.empty() ? "" : absl::StrCat(" (", place, ")"));
+  const std::string last_words = absl::StrCat(self_, " on host ", hostname_);
+  std::strncpy(signal_state.self, last_words.c_str(), sizeof(signal_state.self) - 1);
+  ApplyWaitPolicy();
+}
+
+void Runtime::ApplyWaitPolicy() {
+  transport_->SetWaitPolicy({.timeout_seconds = timeout_seconds_,
+                             .told_to_end = [] { return signal_state.end.load(); },
+                             .self = self_});
+}
+
+void Runtime::Fail(absl::string_view paragraph) {
+  static std::atomic<bool> failing{false};
+  while (failing.exchange(true)) pause();  // another thread is ending the job already
+  absl::ConsumePrefix(&paragraph, absl::StrCat(self_, " "));  // a wait that names its own rank
+  const std::string text = absl::StrCat(self_, " on host ", hostname_, ": ", paragraph, "\n");
+  WriteToStderr(text.data(), text.size());
+  // If mpirun is gone, MPI_Abort may wait for it for ever.
+  signal(SIGALRM, SIG_DFL);
+  alarm(10);
+  if (size() > 1) MPI_Abort(MPI_COMM_WORLD, 1);
+  _exit(1);
+}
+
+}  // namespace twinstream

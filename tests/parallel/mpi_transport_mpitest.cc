@@ -1,0 +1,58 @@
+// The claims of host_communicator_test and thread_transport_test, between processes.
+#include <chrono>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "launch/runtime.h"
+#include "parallel/mpi_transport.h"
+#include "tests/testing/collective_checks.h"
+
+namespace twinstream {
+namespace {
+
+// Messages of more than one part, in both directions at once.
+void CheckParts() {
+  const std::unique_ptr<Transport> transport = MakeMpiTransport(/*largest_part=*/10'000);
+  const int R = transport->size(), rank = transport->rank();
+  for (size_t bytes : {0, 9'999, 10'000, 10'001, 1'234'567}) {
+    std::vector<std::byte> out(bytes, std::byte(rank)), in(bytes, std::byte(99));
+    const Transport::Request send = transport->Send(out, (rank + 1) % R, 7);
+    const Transport::Request receive =
+        transport->Receive(absl::MakeSpan(in), (rank + R - 1) % R, 7);
+    transport->Wait(receive, "test");
+    transport->Wait(send, "test");
+    EXPECT_EQ(in, std::vector<std::byte>(bytes, std::byte((rank + R - 1) % R)));
+  }
+}
+
+// Ranks that wait must leave the cores to the others, however many ranks there are: without that,
+// each barrier takes a time slice of the scheduler per rank.
+void CheckThatWaitingRanksYield(Runtime& runtime) {
+  constexpr int kBarriers = 1000;
+  runtime.world().Barrier();
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kBarriers; ++i) runtime.world().Barrier();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(seconds.count() / kBarriers, 2e-3) << "s per barrier of " << runtime.size() << " ranks";
+}
+
+void CheckPlace(Runtime& runtime) {
+  EXPECT_EQ(runtime.local_size(), runtime.size());  // the test runs on one host
+  EXPECT_EQ(runtime.local_rank(), runtime.rank());
+  EXPECT_FALSE(runtime.hostname().empty());
+  EXPECT_FALSE(runtime.stop_requested());
+}
+
+}  // namespace
+}  // namespace twinstream
+
+int main(int argc, char** argv) {
+  twinstream::Runtime runtime(argc, argv);
+  runtime.SetTimeout(60);
+  ::testing::InitGoogleTest(&argc, argv);
+  twinstream::CheckPlace(runtime);
+  twinstream::testing::CheckCollectives(runtime.transport());
+  twinstream::CheckParts();
+  twinstream::CheckThatWaitingRanksYield(runtime);
+  return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}

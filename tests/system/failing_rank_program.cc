@@ -1,0 +1,43 @@
+// A job that fails as its argument says, for failure_test.sh: all ranks all-reduce for ever, until
+// something happens to rank 1.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "core/check.h"
+#include "launch/runtime.h"
+
+namespace {
+
+void HappensToRank1(absl::string_view what) {
+  using twinstream::Check;
+  Check(what != "check", "%d rows do not divide over %d ranks", 5, 2);
+  if (what == "exception") throw std::runtime_error("out of luck");
+  if (what == "segfault") raise(SIGSEGV);
+  if (what == "kill") raise(SIGKILL);
+  if (what == "hang") pause();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  twinstream::Runtime runtime(argc, argv);
+  const absl::string_view what = argc > 1 ? argv[1] : "";
+  runtime.SetTimeout(what == "hang" ? 2 : 600);
+  runtime.SetSelf(absl::StrCat("stage ", runtime.rank()));
+  if (what == "stop" && runtime.rank() == 0) raise(SIGUSR1);
+  for (int step = 0;; ++step) {
+    const twinstream::ActivityScope doing("step", step);
+    if (step == 3 && runtime.rank() == runtime.size() / 2) HappensToRank1(what);
+    int32_t stop = runtime.stop_requested() ? 1 : 0;
+    runtime.world().AllReduce(
+        twinstream::Tensor(reinterpret_cast<std::byte*>(&stop), twinstream::DType::kI32, {}),
+        twinstream::Reduction::kMax);
+    if (stop) return 3;
+    usleep(1000);
+  }
+}
