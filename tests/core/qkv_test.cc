@@ -1,0 +1,203 @@
+#include <omp.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "core/cpu/ops.h"
+#include "gtest/gtest.h"
+#include "tests/testing/near.h"
+#include "tests/testing/vectors.h"
+
+namespace twinstream::testing {
+namespace {
+
+constexpr float kEps = 1e-5F;
+
+struct Case {
+  AttentionShape shape;
+  bool q_norm, k_norm, v_norm;
+};
+
+// Heads of one kind: [B, count, T, D].
+using Heads = std::vector<double>;
+
+struct Kind {
+  int64_t first, count;  // among the columns' heads
+  bool norm, rotated;
+};
+
+std::vector<Kind> Kinds(const Case& c) {
+  const int64_t H = c.shape.heads, K = c.shape.kv_heads;
+  return {{0, H, c.q_norm, true}, {H, K, c.k_norm, true}, {H + K, K, c.v_norm, false}};
+}
+
+// The definition of models.md in double: q, k, v of qkv.
+std::vector<Heads> Reference(const Case& c, const std::vector<double>& qkv,
+                             const std::vector<double>& weights) {
+  const auto [B, T, H, K, D] = c.shape;
+  std::vector<Heads> result;
+  for (const Kind& kind : Kinds(c)) {
+    Heads heads(static_cast<size_t>(B * kind.count * T * D));
+    for (int64_t b = 0; b < B; ++b)
+      for (int64_t i = 0; i < kind.count; ++i)
+        for (int64_t t = 0; t < T; ++t) {
+          const double* x =
+              &qkv[static_cast<size_t>(((b * T + t) * (H + 2 * K) + kind.first + i) * D)];
+          double* y = &heads[static_cast<size_t>(((b * kind.count + i) * T + t) * D)];
+          double square = 0;
+          for (int64_t j = 0; j < D; ++j) square += x[j] * x[j];
+          const double r = 1 / std::sqrt(square / static_cast<double>(D) + kEps);
+          const double* w = &weights[result.size() * static_cast<size_t>(D)];
+          for (int64_t j = 0; j < D; ++j) y[j] = kind.norm ? w[j] * x[j] * r : x[j];
+          for (int64_t j = 0; kind.rotated && j < D / 2; ++j) {
+            const double angle =
+                static_cast<double>(t) *
+                std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(D));
+            const double first = y[j], second = y[j + D / 2];
+            y[j] = std::cos(angle) * first - std::sin(angle) * second;
+            y[j + D / 2] = std::cos(angle) * second + std::sin(angle) * first;
+          }
+        }
+    result.push_back(heads);
+  }
+  return result;
+}
+
+// The operation's tensors; q, k, v are outputs of forward, then gradients for backward.
+struct Qkv {
+  explicit Qkv(const Case& c_in) : c(c_in) {
+    const auto [B, T, H, K, D] = c.shape;
+    qkv = RandomFloats(B * T * (H + 2 * K) * D, 1);
+    weights = RandomFloats(3 * D, 2);
+    for (const Kind& kind : Kinds(c))
+      heads.emplace_back(static_cast<size_t>(B * T * kind.count * D), NAN);
+    scales.assign(static_cast<size_t>(B * T * (H + 2 * K)), NAN);
+    dqkv.assign(qkv.size(), NAN);
+    dweights.assign(weights.size(), 0.5F);  // gradients are accumulated
+    for (int64_t t = 0; t < T; ++t)
+      for (int64_t j = 0; j < D; ++j) {
+        const double angle =
+            static_cast<double>(t) *
+            std::pow(10000.0, -2.0 * static_cast<double>(j % (D / 2)) / static_cast<double>(D));
+        rope.push_back(static_cast<float>(j < D / 2 ? std::cos(angle) : std::sin(angle)));
+      }
+  }
+
+  Tensor Weight(std::vector<float>& of, int64_t kind, bool present) {
+    return present ? View(of, {3, c.shape.head_dim}).At(kind) : Tensor();
+  }
+  QkvTensors tensors() {
+    const auto [B, T, H, K, D] = c.shape;
+    QkvTensors t;
+    t.qkv = View(qkv, {B * T, (H + 2 * K) * D});
+    t.q = View(heads[0], {B, H, T, D});
+    t.k = View(heads[1], {B, K, T, D});
+    t.v = View(heads[2], {B, K, T, D});
+    t.rope = View(rope, {T, D});
+    t.q_norm = Weight(weights, 0, c.q_norm);
+    t.k_norm = Weight(weights, 1, c.k_norm);
+    t.v_norm = Weight(weights, 2, c.v_norm);
+    if (c.q_norm || c.k_norm || c.v_norm) t.scales = View(scales, {B * T, H + 2 * K});
+    return t;
+  }
+  void Forward() { CpuOps().QkvForward(c.shape, kEps, tensors()); }
+  void Backward() {
+    const AttentionShape& s = c.shape;
+    CpuOps().QkvBackward(s, tensors(), View(dqkv, {s.rows(), s.qkv_columns()}),
+                         Weight(dweights, 0, c.q_norm), Weight(dweights, 1, c.k_norm),
+                         Weight(dweights, 2, c.v_norm));
+  }
+
+  Case c;
+  std::vector<float> qkv, weights, rope, scales, dqkv, dweights;
+  std::vector<std::vector<float>> heads;
+};
+
+// Central differences of sum(heads . dheads) with respect to each element of `variable`.
+std::vector<double> Slopes(const std::vector<std::vector<float>>& dheads,
+                           std::vector<double>& variable, const auto& heads_of) {
+  constexpr double kStep = 1e-5;
+  const auto objective = [&] {
+    double sum = 0;
+    const std::vector<Heads> heads = heads_of();
+    for (size_t kind = 0; kind < heads.size(); ++kind)
+      for (size_t i = 0; i < heads[kind].size(); ++i) sum += heads[kind][i] * dheads[kind][i];
+    return sum;
+  };
+  std::vector<double> slopes;
+  for (double& x : variable) {
+    const double value = x;
+    x = value + kStep;
+    const double above = objective();
+    x = value - kStep;
+    slopes.push_back((above - objective()) / (2 * kStep));
+    x = value;
+  }
+  return slopes;
+}
+
+class CpuQkv : public ::testing::TestWithParam<Case> {};
+
+TEST_P(CpuQkv, ForwardEqualsTheDoubleReference) {
+  Qkv op(GetParam());
+  op.Forward();
+  const std::vector<Heads> expected = Reference(op.c, ToDouble(op.qkv), ToDouble(op.weights));
+  for (size_t kind = 0; kind < 3; ++kind)
+    EXPECT_LT(RelativeError(op.heads[kind], expected[kind]), Float32Tolerance(op.c.shape.head_dim))
+        << "kind " << kind;
+}
+
+TEST_P(CpuQkv, BackwardEqualsFiniteDifferences) {
+  Qkv op(GetParam());
+  op.Forward();
+  for (size_t kind = 0; kind < 3; ++kind)
+    op.heads[kind] = RandomFloats(static_cast<int64_t>(op.heads[kind].size()), 10 + kind);
+  op.Backward();
+
+  std::vector<double> qkv = ToDouble(op.qkv), weights = ToDouble(op.weights);
+  const auto heads_of = [&] { return Reference(op.c, qkv, weights); };
+  EXPECT_LT(RelativeError(op.dqkv, Slopes(op.heads, qkv, heads_of)),
+            Float32Tolerance(op.c.shape.head_dim));
+  std::vector<double> dweights = Slopes(op.heads, weights, heads_of);
+  for (double& slope : dweights) slope += 0.5;
+  EXPECT_LT(RelativeError(op.dweights, dweights),
+            Float32Tolerance(op.c.shape.rows() * op.c.shape.heads));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, CpuQkv,
+    ::testing::Values(Case{{.batch = 2, .sequence = 3, .heads = 2, .kv_heads = 2, .head_dim = 8},
+                           false,
+                           false,
+                           false},
+                      Case{{.batch = 2, .sequence = 3, .heads = 4, .kv_heads = 2, .head_dim = 8},
+                           true,
+                           true,
+                           false},
+                      Case{{.batch = 1, .sequence = 3, .heads = 3, .kv_heads = 1, .head_dim = 20},
+                           true,
+                           true,
+                           true},
+                      Case{{.batch = 1, .sequence = 2, .heads = 1, .kv_heads = 1, .head_dim = 80},
+                           false,
+                           true,
+                           true}));
+
+TEST(CpuQkvBackward, NormGradientsRepeatBitForBit) {
+  const Case c{
+      {.batch = 4, .sequence = 64, .heads = 4, .kv_heads = 2, .head_dim = 32}, true, true, true};
+  const int threads_before = omp_get_max_threads();
+  omp_set_num_threads(3);
+  Qkv first(c), second(c);
+  for (Qkv* op : {&first, &second}) {
+    op->Forward();
+    op->Backward();
+  }
+  omp_set_num_threads(threads_before);
+  EXPECT_EQ(first.dweights, second.dweights);
+  EXPECT_EQ(first.dqkv, second.dqkv);
+}
+
+}  // namespace
+}  // namespace twinstream::testing
