@@ -1,0 +1,159 @@
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "core/cpu/ops.h"
+#include "gtest/gtest.h"
+#include "tests/testing/near.h"
+#include "tests/testing/reference_attention.h"
+#include "tests/testing/vectors.h"
+
+namespace twinstream::testing {
+namespace {
+
+struct Attention {
+  explicit Attention(const AttentionShape& shape_in, float scale = 1) : shape(shape_in) {
+    const int64_t query = shape.rows() * shape.heads * shape.head_dim;
+    const int64_t key = shape.rows() * shape.kv_heads * shape.head_dim;
+    q = RandomFloats(query, 1);
+    k = RandomFloats(key, 2);
+    v = RandomFloats(key, 3);
+    dout = RandomFloats(query, 4);
+    for (float& value : q) value *= scale;
+    // Old contents must not matter.
+    out = dq = std::vector<float>(q.size(), NAN);
+    dk = dv = std::vector<float>(k.size(), NAN);
+    lse.resize(static_cast<size_t>(shape.rows() * shape.heads), NAN);
+  }
+
+  AttentionInputs inputs() const { return {ToDouble(q), ToDouble(k), ToDouble(v)}; }
+
+  void Run(const Ops& ops) {
+    const int64_t B = shape.batch, T = shape.sequence, H = shape.heads, K = shape.kv_heads,
+                  D = shape.head_dim;
+    const Shape rows{B * T, H * D}, query{B, H, T, D}, key{B, K, T, D};
+    ops.AttentionForward(shape, View(out, rows), View(lse, {B, H, T}), View(q, query), View(k, key),
+                         View(v, key));
+    ops.AttentionBackward(shape, View(dq, query), View(dk, key), View(dv, key), View(dout, rows),
+                          View(out, rows), View(lse, {B, H, T}), View(q, query), View(k, key),
+                          View(v, key));
+  }
+
+  AttentionShape shape;
+  std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
+};
+
+std::string Name(const ::testing::TestParamInfo<AttentionShape>& info) {
+  const AttentionShape& s = info.param;
+  return absl::StrFormat("B%dT%dH%dK%dD%d", s.batch, s.sequence, s.heads, s.kv_heads, s.head_dim);
+}
+
+class CpuAttention : public ::testing::TestWithParam<AttentionShape> {};
+
+TEST_P(CpuAttention, EqualsTheDoubleReference) {
+  Attention attention(GetParam());
+  const CpuOps ops;
+  attention.Run(ops);
+
+  const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
+  const double tolerance = Float32Tolerance(attention.shape.sequence + attention.shape.head_dim);
+  EXPECT_LT(RelativeError(attention.out, expected.out), tolerance);
+  EXPECT_LT(RelativeError(attention.lse, expected.lse), tolerance);
+
+  const AttentionInputs gradients =
+      ReferenceAttentionBackward(attention.shape, attention.inputs(), ToDouble(attention.dout));
+  EXPECT_LT(RelativeError(attention.dq, gradients.q), tolerance);
+  EXPECT_LT(RelativeError(attention.dk, gradients.k), tolerance);
+  EXPECT_LT(RelativeError(attention.dv, gradients.v), tolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuAttention,
+    ::testing::Values(
+        AttentionShape{.batch = 1, .sequence = 1, .heads = 1, .kv_heads = 1, .head_dim = 8},
+        AttentionShape{.batch = 2, .sequence = 17, .heads = 2, .kv_heads = 2, .head_dim = 8},
+        AttentionShape{.batch = 1, .sequence = 64, .heads = 2, .kv_heads = 1, .head_dim = 80},
+        AttentionShape{.batch = 2, .sequence = 65, .heads = 4, .kv_heads = 2, .head_dim = 32},
+        AttentionShape{.batch = 1, .sequence = 200, .heads = 6, .kv_heads = 2, .head_dim = 64}),
+    Name);
+
+// The oracle's gradients are the slopes of its outputs.
+TEST(ReferenceAttention, GradientsEqualFiniteDifferences) {
+  const AttentionShape shape{.batch = 2, .sequence = 5, .heads = 4, .kv_heads = 2, .head_dim = 4};
+  Attention attention(shape);
+  AttentionInputs inputs = attention.inputs();
+  const std::vector<double> dout = ToDouble(attention.dout);
+  const AttentionInputs gradients = ReferenceAttentionBackward(shape, inputs, dout);
+  const auto objective = [&] {
+    const std::vector<double> out = ReferenceAttention(shape, inputs).out;
+    double sum = 0;
+    for (size_t i = 0; i < out.size(); ++i) sum += out[i] * dout[i];
+    return sum;
+  };
+  const auto check = [&](std::vector<double>& input, const std::vector<double>& gradient) {
+    constexpr double kStep = 1e-5;
+    for (size_t i = 0; i < input.size(); ++i) {
+      const double value = input[i];
+      input[i] = value + kStep;
+      const double above = objective();
+      input[i] = value - kStep;
+      const double below = objective();
+      input[i] = value;
+      ASSERT_NEAR((above - below) / (2 * kStep), gradient[i], 1e-8) << "element " << i;
+    }
+  };
+  check(inputs.q, gradients.q);
+  check(inputs.k, gradients.k);
+  check(inputs.v, gradients.v);
+}
+
+// exp of an unshifted score would overflow.
+TEST(CpuAttentionForward, LargeScoresStayFinite) {
+  Attention attention({.batch = 1, .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 16}, 200);
+  attention.Run(CpuOps());
+  const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
+  // A score s carries an error of about |s| 2^-24, which the exponential turns into a factor.
+  EXPECT_LT(RelativeError(attention.out, expected.out), 2e-4);
+  for (const auto* values : {&attention.lse, &attention.dq, &attention.dk, &attention.dv})
+    EXPECT_TRUE(
+        std::all_of(values->begin(), values->end(), [](float x) { return std::isfinite(x); }));
+}
+
+TEST(CpuAttentionForward, LaterTokensDoNotMatter) {
+  const AttentionShape shape{.batch = 1, .sequence = 130, .heads = 2, .kv_heads = 1, .head_dim = 8};
+  Attention attention(shape), changed(shape);
+  const int64_t cut = 100 * shape.head_dim;  // tokens 100 .. of the only key head
+  std::fill(changed.k.begin() + cut, changed.k.end(), 7.0F);
+  std::fill(changed.v.begin() + cut, changed.v.end(), -9.0F);
+  const CpuOps ops;
+  attention.Run(ops);
+  changed.Run(ops);
+  const auto before = [&](const Attention& a) {
+    return std::vector<float>(a.out.begin(), a.out.begin() + 100 * shape.heads * shape.head_dim);
+  };
+  EXPECT_EQ(before(attention), before(changed));
+}
+
+TEST(CpuAttentionBackward, TheNumberOfThreadsDoesNotChangeABit) {
+  const AttentionShape shape{
+      .batch = 2, .sequence = 150, .heads = 4, .kv_heads = 2, .head_dim = 32};
+  const int threads_before = omp_get_max_threads();
+  Attention one(shape), three(shape);
+  const CpuOps ops;
+  omp_set_num_threads(1);
+  one.Run(ops);
+  omp_set_num_threads(3);
+  three.Run(ops);
+  omp_set_num_threads(threads_before);
+  EXPECT_EQ(one.out, three.out);
+  EXPECT_EQ(one.dq, three.dq);
+  EXPECT_EQ(one.dk, three.dk);
+  EXPECT_EQ(one.dv, three.dv);
+}
+
+}  // namespace
+}  // namespace twinstream::testing
