@@ -1,0 +1,105 @@
+// Cross-entropy over a split vocabulary: statistics of this rank's columns, their merge, the
+// gradient.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/cpu/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/vector_math.h"
+
+namespace twinstream {
+namespace {
+
+constexpr int64_t kOperationsPerExp = 16;
+
+struct Statistics {
+  float largest, sum, target_logit;
+};
+
+Statistics RowStatistics(const float* logits, int64_t columns, int64_t target_column) {
+  float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+  for (int64_t j = 0; j < columns; ++j) largest = std::max(largest, logits[j]);
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < columns; ++j) sum += Exp(logits[j] - largest);
+  const bool mine = 0 <= target_column && target_column < columns;
+  return {largest, sum, mine ? logits[target_column] : 0.0F};
+}
+
+}  // namespace
+
+void CpuOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
+                             int64_t begin) const {
+  const int64_t N = logits.dim(0), columns = logits.dim(1);
+  Check(statistics.elements() == 3 * N && targets.elements() == N,
+        "statistics %s, targets %s of logits %s", statistics.shape().ToString(),
+        targets.shape().ToString(), logits.shape().ToString());
+  const float* rows = logits.As<float>();
+  const int32_t* target = targets.As<int32_t>();
+  float* out = statistics.As<float>();
+  ParallelRows(N, GrainFor(columns * kOperationsPerExp), [=](int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) {
+      const Statistics row = RowStatistics(rows + n * columns, columns, target[n] - begin);
+      out[3 * n] = row.largest;
+      out[3 * n + 1] = row.sum;
+      out[3 * n + 2] = row.target_logit;
+    }
+  });
+}
+
+// One thread: the sums are taken in the order of the rows, and there are only R numbers a row.
+void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tensor targets) const {
+  const int64_t ranks = gathered.dim(0), N = gathered.dim(1);
+  Check(gathered.dim(2) == 3 && lse.elements() == N && targets.elements() == N &&
+            sums.elements() == 2,
+        "lse %s, sums %s, targets %s of statistics %s", lse.shape().ToString(),
+        sums.shape().ToString(), targets.shape().ToString(), gathered.shape().ToString());
+  const float* parts = gathered.As<float>();
+  const int32_t* target = targets.As<int32_t>();
+  float* lse_rows = lse.As<float>();
+  double* total = sums.As<double>();
+  for (int64_t n = 0; n < N; ++n) {
+    float largest = -std::numeric_limits<float>::infinity();
+    for (int64_t r = 0; r < ranks; ++r) largest = std::max(largest, parts[(r * N + n) * 3]);
+    float sum = 0, target_logit = 0;
+    for (int64_t r = 0; r < ranks; ++r) {
+      const float* part = parts + (r * N + n) * 3;
+      sum += part[1] * std::exp(part[0] - largest);
+      target_logit += part[2];
+    }
+    lse_rows[n] = largest + std::log(sum);
+    if (target[n] < 0) continue;
+    const double row_lse = lse_rows[n];
+    total[0] += row_lse - target_logit;
+    total[1] += row_lse * row_lse;
+  }
+}
+
+void CpuOps::LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
+                           float scale) const {
+  const int64_t N = logits.dim(0), columns = logits.dim(1);
+  Check(targets.elements() == N && lse.elements() == N, "targets %s, lse %s of logits %s",
+        targets.shape().ToString(), lse.shape().ToString(), logits.shape().ToString());
+  float* rows = logits.As<float>();
+  const int32_t* target = targets.As<int32_t>();
+  const float* lse_rows = lse.As<float>();
+  ParallelRows(N, GrainFor(columns * kOperationsPerExp), [=](int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) {
+      float* row = rows + n * columns;
+      if (target[n] < 0) {
+        std::fill_n(row, columns, 0.0F);
+        continue;
+      }
+      const float row_lse = lse_rows[n];
+      const float factor = scale * (1 + 2 * z_loss * row_lse);
+#pragma omp simd
+      for (int64_t j = 0; j < columns; ++j) row[j] = factor * Exp(row[j] - row_lse);
+      const int64_t column = target[n] - begin;
+      if (0 <= column && column < columns) row[column] -= scale;
+    }
+  });
+}
+
+}  // namespace twinstream
