@@ -1,0 +1,115 @@
+#include "parallel/parameter_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/ops.h"
+#include "parallel/initializer.h"
+
+namespace twinstream {
+namespace {
+
+std::vector<TensorSpec> Specs(const std::vector<std::unique_ptr<Parameter>>& parameters) {
+  std::vector<TensorSpec> specs;
+  specs.reserve(parameters.size());
+  for (const auto& parameter : parameters)
+    specs.push_back({parameter->spec.name, DType::kF32, LocalShape(parameter->spec)});
+  return specs;
+}
+
+// Rows [begin, end) of the box along dimension 0.
+Box RowsOf(const Box& box, int64_t begin, int64_t end) {
+  Box rows = box;
+  rows.begin[0] += begin;
+  rows.extent[0] = end - begin;
+  return rows;
+}
+
+}  // namespace
+
+Shape LocalShape(const ParameterSpec& spec) {
+  Check(!spec.boxes.empty() && spec.global.rank() >= 1, "%s has no boxes or no dimensions",
+        spec.name);
+  Shape local = spec.boxes[0].extent;
+  local[0] = 0;
+  for (const Box& box : spec.boxes) {
+    Check(box.extent.extents().subspan(1) == local.extents().subspan(1),
+          "%s: boxes %s and %s cannot lie one below the other", spec.name, spec.boxes[0].ToString(),
+          box.ToString());
+    local[0] += box.extent[0];
+  }
+  return local;
+}
+
+std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
+                            Tensor local) {
+  std::vector<Piece> pieces;
+  int64_t box_begin = 0;  // local row of the box's first row
+  for (const Box& box : parameter.spec.boxes) {
+    const int64_t box_end = box_begin + box.extent[0];
+    const int64_t begin = std::max(rows.begin, box_begin), end = std::min(rows.end, box_end);
+    if (begin < end) {
+      pieces.push_back({name, parameter.spec.global,
+                        RowsOf(box, begin - box_begin, end - box_begin),
+                        local.Rows(begin - rows.begin, end - rows.begin)});
+    }
+    box_begin = box_end;
+  }
+  return pieces;
+}
+
+Parameter& ParameterStore::Declare(ParameterSpec spec) {
+  Check(values_.bytes() == 0, "%s is declared after Materialize", spec.name);
+  for (const auto& other : parameters_)
+    Check(other->spec.name != spec.name, "parameter %s is declared twice", spec.name);
+  parameters_.push_back(std::make_unique<Parameter>());
+  parameters_.back()->spec = std::move(spec);
+  return *parameters_.back();
+}
+
+void ParameterStore::Materialize(Device& device) {
+  Check(values_.bytes() == 0, "the parameters have memory already");
+  const std::vector<TensorSpec> specs = Specs(parameters_);
+  values_ = Storage(device, BytesFor(specs));
+  gradients_ = Storage(device, BytesFor(specs));
+  const std::vector<Tensor> values = TensorsIn(values_.data(), specs);
+  const std::vector<Tensor> gradients = TensorsIn(gradients_.data(), specs);
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i]->value = values[i];
+    parameters_[i]->gradient = gradients[i];
+  }
+}
+
+void ParameterStore::Initialize(Device& device, uint64_t seed) {
+  constexpr int64_t kPartElements = int64_t{1} << 20;  // drawn on the host at a time
+  std::vector<float> part;
+  for (const auto& parameter : parameters_) {
+    const ParameterSpec& spec = parameter->spec;
+    const Range all = {0, parameter->rows()};
+    for (const Piece& piece : PiecesOf(*parameter, spec.name, all, parameter->value)) {
+      const int64_t rows = piece.box.extent[0];
+      const int64_t columns = piece.box.elements() / rows;
+      const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
+      for (int64_t begin = 0; begin < rows; begin += step) {
+        const Box box = RowsOf(piece.box, begin, std::min(rows, begin + step));
+        part.resize(static_cast<size_t>(box.elements()));
+        InitializeBox(spec.init_std, seed, spec.name, spec.global, box, part.data());
+        device.CopyIn(piece.data.Rows(begin, begin + box.extent[0]), part.data());
+        device.Synchronize();  // `part` is written again
+      }
+    }
+  }
+}
+
+void ParameterStore::ZeroGradients(const Ops& ops) {
+  if (gradients_.bytes() == 0) return;
+  const int64_t elements = gradients_.bytes() / SizeOf(DType::kF32);
+  ops.Zero(Tensor(gradients_.data(), DType::kF32, Shape{elements}));
+}
+
+int64_t ParameterStore::value_bytes() const { return BytesFor(Specs(parameters_)); }
+
+int64_t ParameterStore::gradient_bytes() const { return BytesFor(Specs(parameters_)); }
+
+}  // namespace twinstream
