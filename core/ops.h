@@ -128,8 +128,8 @@ class Ops {
 
   // Head norms, then rotary embedding (element j of the first half of a head against j of the
   // second, v not rotated), then head-major layout, in one pass. Backward: t.q, t.k, t.v hold
-  // gradients [B, H|K, T, D]; dqkv is written; the norm gradients [D] are accumulated (absent where
-  // the norm is).
+  // gradients [B, H|K, T, D] and are overwritten; dqkv is written and may be the same memory as
+  // t.qkv; the norm gradients [D] are accumulated (absent where the norm is).
   virtual void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const = 0;
   virtual void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                            Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const = 0;

@@ -31,27 +31,27 @@ Box RowsOf(const Box& box, int64_t begin, int64_t end) {
 Shape LocalShape(const ParameterSpec& spec) {
   Check(!spec.boxes.empty() && spec.global.rank() >= 1, "%s has no boxes or no dimensions",
         spec.name);
-  Shape local = spec.boxes[0].extent;
+  Shape local = spec.boxes[0].box.extent;
   local[0] = 0;
-  for (const Box& box : spec.boxes) {
-    Check(box.extent.extents().subspan(1) == local.extents().subspan(1),
-          "%s: boxes %s and %s cannot lie one below the other", spec.name, spec.boxes[0].ToString(),
-          box.ToString());
-    local[0] += box.extent[0];
+  for (const HeldBox& held : spec.boxes) {
+    Check(held.box.extent.extents().subspan(1) == local.extents().subspan(1),
+          "%s: boxes %s and %s cannot lie one below the other", spec.name,
+          spec.boxes[0].box.ToString(), held.box.ToString());
+    local[0] += held.box.extent[0];
   }
   return local;
 }
 
 std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
-                            Tensor local) {
+                            Tensor local, Copies copies) {
   std::vector<Piece> pieces;
   int64_t box_begin = 0;  // local row of the box's first row
-  for (const Box& box : parameter.spec.boxes) {
-    const int64_t box_end = box_begin + box.extent[0];
+  for (const HeldBox& held : parameter.spec.boxes) {
+    const int64_t box_end = box_begin + held.box.extent[0];
     const int64_t begin = std::max(rows.begin, box_begin), end = std::min(rows.end, box_end);
-    if (begin < end) {
+    if (begin < end && (held.primary || copies == Copies::kAll)) {
       pieces.push_back({name, parameter.spec.global,
-                        RowsOf(box, begin - box_begin, end - box_begin),
+                        RowsOf(held.box, begin - box_begin, end - box_begin),
                         local.Rows(begin - rows.begin, end - rows.begin)});
     }
     box_begin = box_end;
@@ -68,17 +68,16 @@ Parameter& ParameterStore::Declare(ParameterSpec spec) {
   return *parameters_.back();
 }
 
-void ParameterStore::Materialize(Device& device) {
+void ParameterStore::Materialize(Device& device, Gradients gradients) {
   Check(values_.bytes() == 0, "the parameters have memory already");
   const std::vector<TensorSpec> specs = Specs(parameters_);
   values_ = Storage(device, BytesFor(specs));
-  gradients_ = Storage(device, BytesFor(specs));
   const std::vector<Tensor> values = TensorsIn(values_.data(), specs);
-  const std::vector<Tensor> gradients = TensorsIn(gradients_.data(), specs);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i]->value = values[i];
-    parameters_[i]->gradient = gradients[i];
-  }
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->value = values[i];
+  if (gradients == Gradients::kNone) return;
+  gradients_ = Storage(device, BytesFor(specs));
+  const std::vector<Tensor> gradient_tensors = TensorsIn(gradients_.data(), specs);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient = gradient_tensors[i];
 }
 
 void ParameterStore::Initialize(Device& device, uint64_t seed) {
@@ -87,7 +86,7 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
   for (const auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec;
     const Range all = {0, parameter->rows()};
-    for (const Piece& piece : PiecesOf(*parameter, spec.name, all, parameter->value)) {
+    for (const Piece& piece : PiecesOf(*parameter, spec.name, all, parameter->value, Copies::kAll)) {
       const int64_t rows = piece.box.extent[0];
       const int64_t columns = piece.box.elements() / rows;
       const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));

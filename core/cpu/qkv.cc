@@ -69,16 +69,18 @@ float NormHead(int64_t D, const float* x, const float* weight, float eps, float*
   return r;
 }
 
-// In place: dx = gradient of y becomes gradient of x; dweight += dx . x r.
-void NormHeadBackward(int64_t D, const float* x, const float* weight, float r, float* dx,
-                      float* dweight) {
+// dx from the gradient dy of y; dweight += dy . x r. dx may be x.
+void NormHeadBackward(int64_t D, const float* x, const float* weight, float r, const float* dy,
+                      float* dx, float* dweight) {
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
-  for (int64_t j = 0; j < D; ++j) dot += dx[j] * weight[j] * x[j];
+  for (int64_t j = 0; j < D; ++j) dot += dy[j] * weight[j] * x[j];
   const float along_x = dot * r * r / static_cast<float>(D);
+#pragma omp simd
   for (int64_t j = 0; j < D; ++j) {
-    dweight[j] += dx[j] * x[j] * r;
-    dx[j] = r * (dx[j] * weight[j] - x[j] * along_x);
+    const float x_hat = x[j] * r;
+    dweight[j] += dy[j] * x_hat;
+    dx[j] = r * dy[j] * weight[j] - x_hat * along_x;
   }
 }
 
@@ -151,16 +153,14 @@ void CpuOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tenso
       const float* rope = operands.rope + (n % shape.sequence) * D;
       for (int64_t j = 0; j < heads; ++j) {
         const Head head = HeadAt(shape, j);
-        const float* dy = HeadRow(shape, operands.heads[head.kind], head, n);
+        float* dy = HeadRow(shape, operands.heads[head.kind], head, n);
         float* dx = dx_rows + (n * heads + j) * D;
-        if (head.kind != kValue) {
-          Rotate(D, rope, Turn::kBackward, dy, dx);
+        if (head.kind != kValue) Rotate(D, rope, Turn::kBackward, dy, dy);
+        if (const float* norm = operands.norm[head.kind]; norm != nullptr) {
+          NormHeadBackward(D, qkv + (n * heads + j) * D, norm, operands.scales[n * heads + j], dy,
+                           dx, part_data + (range * kKinds + head.kind) * D);
         } else {
           std::copy_n(dy, D, dx);
-        }
-        if (const float* norm = operands.norm[head.kind]; norm != nullptr) {
-          NormHeadBackward(D, qkv + (n * heads + j) * D, norm, operands.scales[n * heads + j], dx,
-                           part_data + (range * kKinds + head.kind) * D);
         }
       }
     }

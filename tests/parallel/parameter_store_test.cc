@@ -24,7 +24,7 @@ ParameterSpec TwoBoxes() {
   ParameterSpec spec;
   spec.name = "layers.0.mlp.up.weight";
   spec.global = global;
-  spec.boxes = {Box::Range(global, 0, 2, 4), Box::Range(global, 0, 6, 10)};
+  spec.boxes = {{Box::Range(global, 0, 2, 4)}, {Box::Range(global, 0, 6, 10)}};
   spec.init_std = 0.02F;
   return spec;
 }
@@ -35,7 +35,7 @@ ParameterSpec Columns() {
   ParameterSpec spec;
   spec.name = "layers.0.mlp.down.weight";
   spec.global = global;
-  spec.boxes = {Box::Range(global, 1, 3, 8)};
+  spec.boxes = {{Box::Range(global, 1, 3, 8)}};
   spec.init_std = 0.5F;
   return spec;
 }
@@ -44,7 +44,7 @@ ParameterSpec Norm() {
   ParameterSpec spec;
   spec.name = "final.norm.weight";
   spec.global = {7};
-  spec.boxes = {Box::Whole(spec.global)};
+  spec.boxes = {{Box::Whole(spec.global)}};
   return spec;
 }
 
@@ -74,7 +74,7 @@ TEST_F(ParameterStoreTest, BytesAreKnownBeforeMaterialize) {
 }
 
 TEST_F(ParameterStoreTest, TensorsDoNotOverlap) {
-  store_.Materialize(*device_);
+  store_.Materialize(*device_, Gradients::kAllocated);
   float next = 0;
   for (const auto& parameter : store_.parameters())
     for (const Tensor& tensor : {parameter->value, parameter->gradient})
@@ -93,18 +93,18 @@ TEST_F(ParameterStoreTest, ReferencesStayValid) {
     spec.name += std::to_string(i);
     store.Declare(spec);
   }
-  store.Materialize(*device_);
+  store.Materialize(*device_, Gradients::kAllocated);
   EXPECT_EQ(&first, store.parameters()[0].get());
   EXPECT_EQ(first.value.shape(), (Shape{6, 5}));
 }
 
 TEST_F(ParameterStoreTest, InitialValuesAreThoseOfTheWholeTensor) {
-  store_.Materialize(*device_);
+  store_.Materialize(*device_, Gradients::kAllocated);
   store_.Initialize(*device_, kSeed);
   for (const auto& parameter : store_.parameters()) {
     const ParameterSpec& spec = parameter->spec;
     std::vector<float> expected;
-    for (const Box& box : spec.boxes) {
+    for (const auto& [box, primary] : spec.boxes) {
       std::vector<float> values(static_cast<size_t>(box.elements()));
       InitializeBox(spec.init_std, kSeed, spec.name, spec.global, box, values.data());
       expected.insert(expected.end(), values.begin(), values.end());
@@ -118,18 +118,18 @@ TEST_F(ParameterStoreTest, InitialValuesAreThoseOfTheWholeTensor) {
 TEST_F(ParameterStoreTest, LargeTensorsAreInitialisedWhole) {
   ParameterSpec spec = TwoBoxes();
   spec.global = {3000, 1000};
-  spec.boxes = {Box::Range(spec.global, 0, 100, 2900)};
+  spec.boxes = {{Box::Range(spec.global, 0, 100, 2900)}};
   ParameterStore store;
   const Parameter& parameter = store.Declare(spec);
-  store.Materialize(*device_);
+  store.Materialize(*device_, Gradients::kAllocated);
   store.Initialize(*device_, kSeed);
   std::vector<float> expected(2800 * 1000);
-  InitializeBox(spec.init_std, kSeed, spec.name, spec.global, spec.boxes[0], expected.data());
+  InitializeBox(spec.init_std, kSeed, spec.name, spec.global, spec.boxes[0].box, expected.data());
   EXPECT_EQ(Floats(parameter.value), expected);
 }
 
 TEST_F(ParameterStoreTest, ZeroGradientsReachesEveryGradientAndNoValue) {
-  store_.Materialize(*device_);
+  store_.Materialize(*device_, Gradients::kAllocated);
   for (const auto& parameter : store_.parameters())
     for (const Tensor& tensor : {parameter->value, parameter->gradient})
       std::fill_n(tensor.As<float>(), tensor.elements(), 4.0F);
@@ -141,10 +141,10 @@ TEST_F(ParameterStoreTest, ZeroGradientsReachesEveryGradientAndNoValue) {
 }
 
 TEST_F(ParameterStoreTest, PiecesAreTheBoxesUnderTheRows) {
-  store_.Materialize(*device_);
+  store_.Materialize(*device_, Gradients::kAllocated);
   const Parameter& parameter = *store_.parameters()[0];
   const Tensor local = parameter.value.Rows(1, 4);
-  const std::vector<Piece> pieces = PiecesOf(parameter, "adam_m.up", {1, 4}, local);
+  const std::vector<Piece> pieces = PiecesOf(parameter, "adam_m.up", {1, 4}, local, Copies::kAll);
   ASSERT_EQ(pieces.size(), 2);
   EXPECT_EQ(pieces[0].name, "adam_m.up");
   EXPECT_EQ(pieces[0].global, (Shape{10, 5}));
@@ -156,9 +156,9 @@ TEST_F(ParameterStoreTest, PiecesAreTheBoxesUnderTheRows) {
 }
 
 TEST_F(ParameterStoreTest, NoRowsNoPieces) {
-  store_.Materialize(*device_);
+  store_.Materialize(*device_, Gradients::kAllocated);
   const Parameter& parameter = *store_.parameters()[0];
-  EXPECT_TRUE(PiecesOf(parameter, "name", {2, 2}, parameter.value.Rows(2, 2)).empty());
+  EXPECT_TRUE(PiecesOf(parameter, "name", {2, 2}, parameter.value.Rows(2, 2), Copies::kAll).empty());
 }
 
 TEST(ParameterStoreDeathTest, NamesAreUnique) {
