@@ -1,15 +1,11 @@
 #include "core/token_dataset.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,8 +29,8 @@ int64_t SamplesOf(int64_t i, uint64_t share) {
 }
 
 template <typename Token>
-int64_t FindAtLeast(const void* data, int64_t begin, int64_t end, int64_t limit) {
-  const Token* tokens = static_cast<const Token*>(data);
+int64_t FindAtLeast(const std::byte* data, int64_t begin, int64_t end, int64_t limit) {
+  const Token* tokens = reinterpret_cast<const Token*>(data);  // mappings are aligned
   Token largest = 0;  // a loop without exits, which the compiler vectorises
   for (int64_t i = begin; i < end; ++i) largest = std::max(largest, tokens[i]);
   if (int64_t{largest} < limit) return -1;
@@ -44,52 +40,13 @@ int64_t FindAtLeast(const void* data, int64_t begin, int64_t end, int64_t limit)
 }
 
 template <typename Token>
-void Widen(const void* data, int64_t begin, absl::Span<int32_t> tokens) {
-  const Token* from = static_cast<const Token*>(data) + begin;
+void Widen(const std::byte* data, int64_t begin, absl::Span<int32_t> tokens) {
+  const Token* from = reinterpret_cast<const Token*>(data) + begin;
   std::transform(from, from + tokens.size(), tokens.begin(),
                  [](Token token) { return static_cast<int32_t>(token); });
 }
 
 }  // namespace
-
-absl::StatusOr<TokenDataset::MappedFile> TokenDataset::MappedFile::Open(const std::string& path) {
-  // Non-blocking, or a named pipe would wait for a writer instead of being refused.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) {
-    return absl::InvalidArgumentError(
-        errno == ENOENT
-            ? "no such file; create it with `twinstream prepare-data` or correct the path"
-            : absl::StrCat("cannot be opened: ", strerror(errno)));
-  }
-  struct stat status;
-  const bool known = fstat(file, &status) == 0;
-  if (!known || !S_ISREG(status.st_mode) || status.st_size == 0) {
-    close(file);
-    return absl::InvalidArgumentError(known && S_ISREG(status.st_mode)
-                                          ? "is empty; a token file holds raw token ids"
-                                          : "is not a regular file; name one file of tokens");
-  }
-  void* data = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0);
-  const int error = errno;
-  close(file);  // the mapping lives on
-  if (data == MAP_FAILED) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot be mapped: ", strerror(error)));
-  }
-  return MappedFile(data, status.st_size);
-}
-
-TokenDataset::MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-TokenDataset::MappedFile& TokenDataset::MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-TokenDataset::MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
-}
 
 absl::StatusOr<TokenDataset> TokenDataset::Open(const TokenDatasetOptions& options) {
   if (options.files.empty()) {
@@ -131,9 +88,20 @@ TokenDataset::TokenDataset(const TokenDatasetOptions& options)
 
 absl::StatusOr<TokenDataset::TokenFile> TokenDataset::OpenFile(
     const TokenFileOptions& options) const {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(options.path, error);
+  if (!std::filesystem::exists(status)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot be found (", error.message(),
+                     "); make it with `twinstream prepare-data` or correct the path"));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError("is not a regular file; name one file of tokens");
+  }
   absl::StatusOr<MappedFile> mapping = MappedFile::Open(options.path);
   if (!mapping.ok()) return mapping.status();
-  const int64_t bytes = mapping->bytes();
+  const int64_t bytes = static_cast<int64_t>(mapping->bytes().size());
+  if (bytes == 0) return absl::InvalidArgumentError("is empty; a token file holds raw token ids");
   if (bytes % bytes_per_token_ != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("has %d bytes, which is no multiple of the %d bytes of a token; it is cut "
@@ -147,8 +115,7 @@ absl::StatusOr<TokenDataset::TokenFile> TokenDataset::OpenFile(
         "file or a shorter sequence",
         tokens, sequence_ + 1));
   }
-  return TokenFile{.path = options.path,
-                   .mapping = *std::move(mapping),
+  return TokenFile{.mapping = *std::move(mapping),
                    .tokens = tokens,
                    .windows = (tokens - 1) / sequence_,
                    .share = 0};
@@ -188,7 +155,7 @@ absl::Status TokenDataset::CheckTokens(int part, int parts) const {
   int64_t turn = 0;
   for (const TokenFile& file : files_) {
     const int64_t step =
-        kChunkTokens * (file.mapping.bytes() <= kWholeScanBytes ? 1 : kSampledChunks);
+        kChunkTokens * (file.tokens * bytes_per_token_ <= kWholeScanBytes ? 1 : kSampledChunks);
     for (int64_t begin = 0; begin < file.tokens; begin += step, ++turn) {
       if (turn % parts != part) continue;
       const int64_t bad = FindBadToken(file, begin, std::min(begin + kChunkTokens, file.tokens));
@@ -209,9 +176,9 @@ absl::Status TokenDataset::Read(int64_t sample, absl::Span<int32_t> tokens) cons
   const int64_t bad = FindBadToken(file, begin, begin + sequence_ + 1);
   if (bad >= 0) return absl::DataLossError(DescribeBadToken(file, bad));
   if (bytes_per_token_ == 2) {
-    Widen<uint16_t>(file.mapping.data(), begin, tokens);
+    Widen<uint16_t>(file.mapping.bytes().data(), begin, tokens);
   } else {
-    Widen<uint32_t>(file.mapping.data(), begin, tokens);
+    Widen<uint32_t>(file.mapping.bytes().data(), begin, tokens);
   }
   return absl::OkStatus();
 }
@@ -244,18 +211,18 @@ TokenDataset::Window TokenDataset::ShuffledWindow(int64_t sample) const {
 
 int64_t TokenDataset::FindBadToken(const TokenFile& file, int64_t begin, int64_t end) const {
   return bytes_per_token_ == 2
-             ? FindAtLeast<uint16_t>(file.mapping.data(), begin, end, vocabulary_)
-             : FindAtLeast<uint32_t>(file.mapping.data(), begin, end, vocabulary_);
+             ? FindAtLeast<uint16_t>(file.mapping.bytes().data(), begin, end, vocabulary_)
+             : FindAtLeast<uint32_t>(file.mapping.bytes().data(), begin, end, vocabulary_);
 }
 
 std::string TokenDataset::DescribeBadToken(const TokenFile& file, int64_t index) const {
-  const int64_t value = bytes_per_token_ == 2
-                            ? int64_t{static_cast<const uint16_t*>(file.mapping.data())[index]}
-                            : int64_t{static_cast<const uint32_t*>(file.mapping.data())[index]};
+  const int64_t offset = index * bytes_per_token_;
+  uint32_t value = 0;
+  std::memcpy(&value, file.mapping.bytes().data() + offset, static_cast<size_t>(bytes_per_token_));
   return absl::StrFormat(
       "%s \"%s\": token %d (byte offset %d) is %d, but model.vocabulary is %d; raise the "
       "vocabulary or prepare the file again (is data.format right?)",
-      name_, file.path, index, index * bytes_per_token_, value, vocabulary_);
+      name_, file.mapping.path(), index, offset, value, vocabulary_);
 }
 
 }  // namespace twinstream

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/file.h"
 
 namespace twinstream {
 
@@ -66,24 +66,7 @@ class TokenDataset {
   absl::Status Read(int64_t sample, absl::Span<int32_t> tokens) const;
 
  private:
-  // A file in memory, read-only. Owns the mapping.
-  class MappedFile {
-   public:
-    static absl::StatusOr<MappedFile> Open(const std::string& path);
-    MappedFile(MappedFile&& other) noexcept;
-    MappedFile& operator=(MappedFile&& other) noexcept;
-    ~MappedFile();
-    const void* data() const { return data_; }
-    int64_t bytes() const { return bytes_; }
-
-   private:
-    MappedFile(void* data, int64_t bytes) : data_(data), bytes_(bytes) {}
-    void* data_;
-    int64_t bytes_;
-  };
-
   struct TokenFile {
-    std::string path;
     MappedFile mapping;
     int64_t tokens;
     int64_t windows;

@@ -132,7 +132,8 @@ TEST_F(TokenDatasetTest, EveryMistakeIsNamedAtOnce) {
                                                {Path("pipe")}},
                                               128));
   EXPECT_THAT(message,
-              AllOf(HasSubstr(absl::StrCat("data.train[0].path ", Quoted("missing"), " no such")),
+              AllOf(HasSubstr(absl::StrCat("data.train[0].path ", Quoted("missing"),
+                                           " cannot be found (No such file")),
                     HasSubstr(absl::StrCat("data.train[1].path ", Quoted("empty"), " is empty")),
                     HasSubstr(absl::StrCat("data.train[2].path ", Quoted("odd"), " has 5 bytes")),
                     HasSubstr(absl::StrCat(Quoted("short"),
