@@ -1,0 +1,181 @@
+#include "launch/command_prepare_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/types/span.h"
+#include "core/file.h"
+
+namespace twinstream {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+
+absl::StatusOr<int64_t> SizeOfInput(const std::string& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) {
+    return absl::NotFoundError(absl::StrCat("--input: ", path, ": ", error.message()));
+  }
+  if (!std::filesystem::is_regular_file(status)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--input: ", path, " is not a regular file; name the files in it"));
+  }
+  const int64_t bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
+  if (error) return absl::InternalError(absl::StrCat("--input: ", path, ": ", error.message()));
+  if (bytes == 0) return absl::InvalidArgumentError(absl::StrCat("--input: ", path, " is empty"));
+  return bytes;
+}
+
+absl::StatusOr<int64_t> SizeOfInputs(const std::vector<std::string>& inputs) {
+  int64_t total = 0;
+  for (const std::string& path : inputs) {
+    const absl::StatusOr<int64_t> bytes = SizeOfInput(path);
+    if (!bytes.ok()) return bytes.status();
+    total += *bytes;
+  }
+  return total;
+}
+
+// A file that exists under its name only once Commit has been called.
+class PendingFile {
+ public:
+  static absl::StatusOr<PendingFile> Create(const std::string& path) {
+    absl::StatusOr<OutputFile> file = OutputFile::Create(TemporaryOf(path));
+    if (!file.ok()) return file.status();
+    return PendingFile(path, *std::move(file));
+  }
+  PendingFile(PendingFile&& other) noexcept
+      : path_(std::exchange(other.path_, "")), file_(std::move(other.file_)) {}
+  ~PendingFile() {
+    if (!path_.empty()) std::remove(TemporaryOf(path_).c_str());
+  }
+
+  // Bytes become u16 tokens.
+  absl::Status WriteTokens(absl::Span<const char> bytes) {
+    std::vector<uint16_t> tokens(bytes.size());
+    std::transform(bytes.begin(), bytes.end(), tokens.begin(),
+                   [](char byte) { return uint16_t{static_cast<uint8_t>(byte)}; });
+    return file_.Write(absl::MakeConstSpan(reinterpret_cast<const std::byte*>(tokens.data()),
+                                           tokens.size() * sizeof(uint16_t)));
+  }
+
+  absl::Status Commit() {
+    if (absl::Status s = file_.SyncAndClose(); !s.ok()) return s;
+    if (absl::Status s = Rename(TemporaryOf(path_), path_); !s.ok()) return s;
+    path_.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  PendingFile(std::string path, OutputFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  static std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
+
+  std::string path_;  // empty once there is nothing to take back
+  OutputFile file_;
+};
+
+// The first `train_tokens` bytes of the inputs' concatenation go to `train`, the rest to
+// `validation`.
+absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_tokens,
+                         PendingFile& train, std::optional<PendingFile>& validation) {
+  std::vector<char> chunk(kChunkBytes);
+  int64_t left = train_tokens;
+  for (const std::string& path : inputs) {
+    std::ifstream input(path, std::ios::binary);
+    if (!input) return absl::InvalidArgumentError(absl::StrCat("--input: cannot open ", path));
+    while (input) {
+      input.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
+      if (input.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+      const int64_t count = input.gcount(), for_train = std::min(left, count);
+      const absl::Span<const char> bytes = absl::MakeConstSpan(chunk.data(), count);
+      if (absl::Status s = train.WriteTokens(bytes.subspan(0, for_train)); !s.ok()) return s;
+      left -= for_train;
+      if (for_train == count) continue;
+      if (!validation) return absl::AbortedError(absl::StrCat(path, " grew while it was read"));
+      if (absl::Status s = validation->WriteTokens(bytes.subspan(for_train)); !s.ok()) return s;
+    }
+  }
+  if (left > 0) return absl::AbortedError("an input shrank while it was read; nothing was written");
+  return absl::OkStatus();
+}
+
+absl::Status CheckArguments(const std::vector<std::string>& inputs,
+                            const std::string& output_prefix, const std::string& tokenizer,
+                            double validation_fraction) {
+  if (inputs.empty()) return absl::InvalidArgumentError("--input names no file");
+  if (output_prefix.empty() || output_prefix.back() == '/') {
+    return absl::InvalidArgumentError("--output must be a path and the beginning of a file name");
+  }
+  if (tokenizer != "bytes") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tokenizer=", tokenizer, " is not built yet; the one there is is bytes"));
+  }
+  if (!(validation_fraction >= 0 && validation_fraction < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--validation=%g must be at least 0 and less than 1", validation_fraction));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
+                                const std::string& output_prefix, const std::string& tokenizer,
+                                double validation_fraction) {
+  if (absl::Status s = CheckArguments(inputs, output_prefix, tokenizer, validation_fraction);
+      !s.ok()) {
+    return s;
+  }
+  const absl::StatusOr<int64_t> size = SizeOfInputs(inputs);
+  if (!size.ok()) return size.status();
+  const int64_t total = *size;
+  const int64_t held_out = std::llround(static_cast<double>(total) * validation_fraction);
+  if ((validation_fraction > 0 && held_out == 0) || held_out == total) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--validation=%g of %d tokens leaves one of the two files empty",
+                        validation_fraction, total));
+  }
+
+  const std::string directory = std::filesystem::path(output_prefix).parent_path().string();
+  if (!directory.empty()) {
+    if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;
+  }
+  const std::string train_path = absl::StrCat(output_prefix, ".bin");
+  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
+  absl::StatusOr<PendingFile> train = PendingFile::Create(train_path);
+  if (!train.ok()) return train.status();
+  std::optional<PendingFile> validation;
+  if (held_out > 0) {
+    absl::StatusOr<PendingFile> created = PendingFile::Create(validation_path);
+    if (!created.ok()) return created.status();
+    validation.emplace(*std::move(created));
+  }
+  if (absl::Status s = WriteTokens(inputs, total - held_out, *train, validation); !s.ok()) return s;
+  if (validation) {
+    if (absl::Status s = validation->Commit(); !s.ok()) return s;
+  }
+  if (absl::Status s = train->Commit(); !s.ok()) return s;
+  if (absl::Status s = ReplaceFile(
+          absl::StrCat(output_prefix, ".json"),
+          absl::StrFormat("{\"tokens\": %d, \"vocabulary\": 256, \"tokenizer\": \"bytes\"}\n",
+                          total - held_out));
+      !s.ok()) {
+    return s;
+  }
+  absl::PrintF("%s: %d tokens%s (u16, vocabulary 256)\n", train_path, total - held_out,
+               validation ? absl::StrFormat("; %s: %d tokens", validation_path, held_out) : "");
+  return absl::OkStatus();
+}
+
+}  // namespace twinstream
