@@ -1,0 +1,79 @@
+// MetricsWriter: what a run measured, as lines of metrics.jsonl and as TensorBoard events. Rank 0
+// alone has one.
+#pragma once
+
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "launch/tfevents.h"
+
+namespace twinstream {
+
+struct MoeMetrics {
+  double load_balance = 0;      // before its coefficient
+  double router_z = 0;          // before its coefficient
+  double expert_imbalance = 0;  // the largest expert's share times the experts; 1 is even
+};
+
+// Of one optimizer step, over the whole global batch.
+struct StepMetrics {
+  int64_t step = 0;  // from 1
+  double loss = 0;
+  double cross_entropy = 0;
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  int64_t tokens = 0;  // trained on after this step, since the first
+  double tokens_per_second = 0;
+  double step_seconds = 0;
+  double model_flops_utilization = 0;  // of the peak, 0 to 1
+  int64_t memory_bytes = 0;            // of the rank that uses most
+  std::optional<MoeMetrics> moe = std::nullopt;
+  int64_t skipped_steps = 0;  // written once there are any
+};
+
+struct ValidationMetrics {
+  int64_t step = 0;
+  double loss = 0;  // nats per token; the perplexity is its exponential
+};
+
+struct MetricsOptions {
+  std::string directory;  // made if missing
+  bool tensorboard = true;
+  int64_t resumed_step = 0;  // updates done before this process
+};
+
+class MetricsWriter {
+ public:
+  // Lines of an earlier run beyond resumed_step, and a torn last one, are dropped first.
+  static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
+
+  // One line each, written through when this returns.
+  absl::Status Write(const StepMetrics& metrics);
+  absl::Status Write(const ValidationMetrics& metrics);
+
+ private:
+  // A value and its key, with all digits that it has to be printed with.
+  struct Entry {
+    absl::string_view key;
+    double value;
+    std::string text;
+  };
+  static Entry Integer(absl::string_view key, int64_t value);
+  static Entry Real(absl::string_view key, double value);
+
+  MetricsWriter(const std::string& path, std::ofstream lines, std::optional<TfEventsWriter> events);
+  absl::Status WriteEntries(int64_t step, absl::Span<const Entry> entries);
+
+  std::string path_;
+  std::ofstream lines_;
+  std::optional<TfEventsWriter> events_;
+};
+
+}  // namespace twinstream
