@@ -1,0 +1,154 @@
+#include "core/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace twinstream {
+namespace {
+
+absl::Status Failure(int error, absl::string_view verb, absl::string_view path) {
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot ", verb, " ", path));
+}
+
+// A descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (value_ >= 0) close(value_);
+  }
+  int value() const { return value_; }
+
+ private:
+  int value_;
+};
+
+}  // namespace
+
+absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.value() < 0) return Failure(errno, "open", path);
+  struct stat status;
+  if (fstat(file.value(), &status) != 0) return Failure(errno, "inspect", path);
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+  }
+  const size_t size = static_cast<size_t>(status.st_size);
+  if (size == 0) return MappedFile(path, {});  // mmap refuses empty ranges
+  void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.value(), 0);
+  if (data == MAP_FAILED) return Failure(errno, "map", path);
+  return MappedFile(path, {static_cast<const std::byte*>(data), size});
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (descriptor < 0) return Failure(errno, "create", path);
+  return OutputFile(path, descriptor);
+}
+
+OutputFile::OutputFile(OutputFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      bytes_written_(other.bytes_written_) {}
+
+OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(bytes_written_, other.bytes_written_);
+  return *this;
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+absl::Status OutputFile::Write(absl::Span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return Failure(errno, "write", path_);
+    bytes_written_ += count;
+    bytes.remove_prefix(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::Write(absl::string_view text) {
+  return Write(
+      absl::Span<const std::byte>(reinterpret_cast<const std::byte*>(text.data()), text.size()));
+}
+
+absl::Status OutputFile::SyncAndClose() {
+  if (fsync(descriptor_) != 0) return Failure(errno, "bring to disk", path_);
+  if (close(std::exchange(descriptor_, -1)) != 0) return Failure(errno, "close", path_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+}
+
+absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
+  const std::string temporary = path + ".tmp";
+  absl::StatusOr<OutputFile> file = OutputFile::Create(temporary);
+  if (!file.ok()) return file.status();
+  if (absl::Status s = file->Write(text); !s.ok()) return s;
+  if (absl::Status s = file->SyncAndClose(); !s.ok()) return s;
+  if (absl::Status s = Rename(temporary, path); !s.ok()) return s;
+  const std::string directory = std::filesystem::path(path).parent_path().string();
+  return SyncDirectory(directory.empty() ? "." : directory);
+}
+
+absl::Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error ? Failure(error.value(), "make the directory", path) : absl::OkStatus();
+}
+
+absl::Status SyncDirectory(const std::string& path) {
+  const Descriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.value() < 0) return Failure(errno, "open the directory", path);
+  if (fsync(directory.value()) != 0) return Failure(errno, "bring to disk", path);
+  return absl::OkStatus();
+}
+
+absl::Status Rename(const std::string& from, const std::string& to) {
+  if (rename(from.c_str(), to.c_str()) != 0) {
+    return Failure(errno, absl::StrCat("rename ", from, " to"), to);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoveTree(const std::string& path) {
+  std::error_code error;
+  std::filesystem::remove_all(path, error);
+  return error ? Failure(error.value(), "remove", path) : absl::OkStatus();
+}
+
+}  // namespace twinstream

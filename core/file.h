@@ -1,0 +1,67 @@
+// Files on disk. Every failure is a Status that names the path and the reason.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace twinstream {
+
+// A file read through memory that the page cache backs. Move-only; unmapped at the end of its life.
+class MappedFile {
+ public:
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  absl::Span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  MappedFile(std::string path, absl::Span<const std::byte> bytes)
+      : path_(std::move(path)), bytes_(bytes) {}
+
+  std::string path_;
+  absl::Span<const std::byte> bytes_;
+};
+
+// A new file (an old one of the same name is emptied), written from begin to end. Move-only.
+class OutputFile {
+ public:
+  static absl::StatusOr<OutputFile> Create(const std::string& path);
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&& other) noexcept;
+  ~OutputFile();  // closes without any promise about the disk
+
+  absl::Status Write(absl::Span<const std::byte> bytes);
+  absl::Status Write(absl::string_view text);
+  // What was written is on the disk when this returns OK. Once, at the end.
+  absl::Status SyncAndClose();
+  int64_t bytes_written() const { return bytes_written_; }
+
+ private:
+  OutputFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+
+  std::string path_;
+  int descriptor_ = -1;
+  int64_t bytes_written_ = 0;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path);
+// Readers see the old text or the new one, even after a crash: temporary file, fsync, rename, fsync
+// of the directory.
+absl::Status ReplaceFile(const std::string& path, absl::string_view text);
+
+absl::Status MakeDirectories(const std::string& path);  // and its parents; fine if they exist
+absl::Status SyncDirectory(const std::string& path);    // entries made in it survive a crash
+absl::Status Rename(const std::string& from, const std::string& to);
+// A file, or a directory with all it holds; fine if there is none.
+absl::Status RemoveTree(const std::string& path);
+
+}  // namespace twinstream
