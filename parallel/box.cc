@@ -1,6 +1,7 @@
 #include "parallel/box.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 
@@ -40,6 +41,54 @@ Box Intersect(const Box& a, const Box& b) {
     common.extent[d] = std::max<int64_t>(0, end - common.begin[d]);
   }
   return common;
+}
+
+namespace {
+
+// Elements from one index of dimension d to the next.
+int64_t Stride(const Shape& extent, int d) {
+  int64_t elements = 1;
+  for (int e = d + 1; e < extent.rank(); ++e) elements *= extent[e];
+  return elements;
+}
+
+// CopyBox from dimension d on; `from` and `to` point at common's first element.
+void CopyFrom(int d, const Shape& common, const Shape& from_extent, const std::byte* from,
+              const Shape& to_extent, std::byte* to, int64_t element_bytes) {
+  const int64_t run = d < common.rank() ? Stride(common, d) * common[d] : 1;
+  const int64_t from_stride = Stride(from_extent, d);
+  const int64_t to_stride = Stride(to_extent, d);
+  const bool contiguous =
+      d == common.rank() || (Stride(common, d) == from_stride && Stride(common, d) == to_stride);
+  if (contiguous) {
+    std::memcpy(to, from, static_cast<size_t>(run * element_bytes));
+    return;
+  }
+  for (int64_t i = 0; i < common[d]; ++i) {
+    CopyFrom(d + 1, common, from_extent, from + i * from_stride * element_bytes, to_extent,
+             to + i * to_stride * element_bytes, element_bytes);
+  }
+}
+
+// Elements from the begin of memory that holds `box` to the first element of `part`.
+int64_t OffsetIn(const Box& box, const Box& part) {
+  int64_t offset = 0;
+  for (int d = 0; d < box.begin.rank(); ++d) {
+    const int64_t index = part.begin[d] - box.begin[d];
+    Check(index >= 0 && index + part.extent[d] <= box.extent[d], "%s is not inside %s",
+          part.ToString(), box.ToString());
+    offset = offset * box.extent[d] + index;
+  }
+  return offset;
+}
+
+}  // namespace
+
+void CopyBox(const Box& common, const Box& from_box, const std::byte* from, const Box& to_box,
+             std::byte* to, int64_t element_bytes) {
+  if (common.elements() == 0) return;
+  CopyFrom(0, common.extent, from_box.extent, from + OffsetIn(from_box, common) * element_bytes,
+           to_box.extent, to + OffsetIn(to_box, common) * element_bytes, element_bytes);
 }
 
 Range SplitEvenly(int64_t n, int64_t parts, int64_t i) {

@@ -27,6 +27,11 @@ struct Box {
 // The common part; extent 0 in some dimension when there is none.
 Box Intersect(const Box& a, const Box& b);
 
+// Copies the elements of `common`, which lies inside both boxes, from memory that holds `from_box`
+// (row-major, host) to memory that holds `to_box`.
+void CopyBox(const Box& common, const Box& from_box, const std::byte* from, const Box& to_box,
+             std::byte* to, int64_t element_bytes);
+
 // Part `i` of n elements over `parts`, as even as it goes: sizes differ by at most one, larger ones
 // first.
 struct Range {

@@ -51,6 +51,43 @@ TEST(BoxTest, IntersectionHoldsExactlyTheElementsOfBoth) {
   }
 }
 
+TEST(BoxTest, CopyMovesExactlyTheCommonElements) {
+  const Shape global{4, 3, 5};
+  std::vector<Box> boxes = {Box::Whole(global)};
+  for (int d = 0; d < 3; ++d) {
+    boxes.push_back(Box::Range(global, d, 0, 2));
+    boxes.push_back(Box::Range(global, d, 1, 3));
+  }
+  boxes.push_back({{1, 1, 1}, {2, 2, 3}});
+  // Element (i, j, k) holds its own index 1 + 100 i + 10 j + k.
+  const auto fill = [](const Box& box, bool filled) {
+    std::vector<int32_t> values;
+    for (int64_t i = box.begin[0]; i < box.begin[0] + box.extent[0]; ++i) {
+      for (int64_t j = box.begin[1]; j < box.begin[1] + box.extent[1]; ++j) {
+        for (int64_t k = box.begin[2]; k < box.begin[2] + box.extent[2]; ++k) {
+          values.push_back(filled ? static_cast<int32_t>(1 + 100 * i + 10 * j + k) : 0);
+        }
+      }
+    }
+    return values;
+  };
+  for (const Box& from : boxes) {
+    for (const Box& to : boxes) {
+      const Box common = Intersect(from, to);
+      const std::vector<int32_t> source = fill(from, true), expected = fill(to, true);
+      std::vector<int32_t> target = fill(to, false);
+      CopyBox(common, from, reinterpret_cast<const std::byte*>(source.data()), to,
+              reinterpret_cast<std::byte*>(target.data()), sizeof(int32_t));
+      int64_t copied = 0;
+      for (size_t n = 0; n < target.size(); ++n) {
+        EXPECT_TRUE(target[n] == 0 || target[n] == expected[n]) << from.ToString() << to.ToString();
+        copied += target[n] != 0 ? 1 : 0;
+      }
+      EXPECT_EQ(copied, common.elements()) << from.ToString() << to.ToString();
+    }
+  }
+}
+
 TEST(BoxTest, EvenSplitCoversAllWithSizesThatDifferByAtMostOneLargerFirst) {
   for (int64_t n = 0; n <= 20; ++n) {
     for (int64_t parts = 1; parts <= 7; ++parts) {
