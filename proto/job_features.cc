@@ -1,0 +1,173 @@
+#include "proto/job_features.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/generated_enum_reflection.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace twinstream {
+namespace {
+
+// Building a feature means moving its case up, or deleting its line in FeaturesNotBuilt.
+
+bool IsBuilt(ModelSpec::Family family) {
+  switch (family) {
+    case ModelSpec::DECODER:
+      return true;
+    case ModelSpec::VISION:
+    case ModelSpec::DIFFUSION:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(ModelSpec::Residual residual) {
+  switch (residual) {
+    case ModelSpec::PRE_NORM:
+    case ModelSpec::POST_NORM:
+    case ModelSpec::SIAMESE_POST_PRE:
+    case ModelSpec::SIAMESE_HYBRID_PRE:
+      return true;
+    case ModelSpec::DEEP_NORM:
+    case ModelSpec::HYBRID_NORM:
+    case ModelSpec::SPAN_NORM:
+    case ModelSpec::PERI_NORM:
+    case ModelSpec::MIX_LN:
+    case ModelSpec::RESI_DUAL:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(DataSpec::Format format) {
+  switch (format) {
+    case DataSpec::TOKENS_U16:
+    case DataSpec::TOKENS_U32:
+      return true;
+    case DataSpec::MEGATRON_INDEXED:
+    case DataSpec::NUMPY:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(ParallelSpec::Schedule schedule) {
+  switch (schedule) {
+    case ParallelSpec::GPIPE:
+    case ParallelSpec::ONE_F_ONE_B:
+      return true;
+    case ParallelSpec::INTERLEAVED:
+    case ParallelSpec::ZERO_BUBBLE:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(ParallelSpec::Recompute recompute) {
+  switch (recompute) {
+    case ParallelSpec::NONE:
+      return true;
+    case ParallelSpec::SELECTIVE:
+    case ParallelSpec::FULL:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(TrainSpec::Precision precision) {
+  switch (precision) {
+    case TrainSpec::FP32:
+      return true;
+    case TrainSpec::BF16:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(TrainSpec::Device device) {
+  switch (device) {
+    case TrainSpec::AUTO:
+    case TrainSpec::CPU:
+      return true;
+    case TrainSpec::CUDA:
+      return false;
+  }
+  return false;
+}
+
+bool IsBuilt(TrainSpec::OnNonfinite reaction) {
+  switch (reaction) {
+    case TrainSpec::STOP:
+      return true;
+    case TrainSpec::SKIP:
+    case TrainSpec::ROLLBACK:
+      return false;
+  }
+  return false;
+}
+
+// "model.residual = MIX_LN is not built yet; set it to PRE_NORM or ..." unless the value is built.
+template <typename Enum>
+void RequireBuilt(const char* path, Enum value, std::vector<std::string>* problems) {
+  if (IsBuilt(value)) return;
+  const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
+  std::vector<std::string> built;
+  for (int i = 0; i < type.value_count(); ++i) {
+    if (IsBuilt(static_cast<Enum>(type.value(i)->number()))) built.push_back(type.value(i)->name());
+  }
+  problems->push_back(absl::StrFormat("%s = %s is not built yet; set it to %s", path,
+                                      type.FindValueByNumber(value)->name(),
+                                      absl::StrJoin(built, " or ")));
+}
+
+// The same for fields with one built value; value and off as they would be written in a job file.
+void RequireText(const char* path, const std::string& value, const std::string& off,
+                 std::vector<std::string>* problems) {
+  if (value == off) return;
+  problems->push_back(
+      absl::StrFormat("%s = %s is not built yet; remove it or set it to %s", path, value, off));
+}
+
+// Values below `off` are out of range, which is JobProblems' to say.
+void RequireNumber(const char* path, double value, double off, std::vector<std::string>* problems) {
+  if (value > off) RequireText(path, absl::StrCat(value), absl::StrCat(off), problems);
+}
+
+void RequireFalse(const char* path, bool value, std::vector<std::string>* problems) {
+  RequireText(path, value ? "true" : "false", "false", problems);
+}
+
+std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
+
+}  // namespace
+
+std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
+  std::vector<std::string> problems;
+  RequireBuilt("model.family", job.model().family(), &problems);
+  RequireBuilt("model.residual", job.model().residual(), &problems);
+  if (job.model().has_moe()) {
+    problems.push_back("model.moe is not built yet; remove it for dense MLPs");
+  }
+  RequireBuilt("data.format", job.data().format(), &problems);
+  RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
+  const ParallelSpec& parallel = job.parallel();
+  RequireNumber("parallel.context", parallel.context(), 1, &problems);
+  RequireNumber("parallel.expert", parallel.expert(), 1, &problems);
+  RequireNumber("parallel.virtual_stages", parallel.virtual_stages(), 1, &problems);
+  RequireBuilt("parallel.schedule", parallel.schedule(), &problems);
+  RequireBuilt("parallel.recompute", parallel.recompute(), &problems);
+  RequireBuilt("train.precision", job.train().precision(), &problems);
+  RequireBuilt("train.device", job.train().device(), &problems);
+  RequireBuilt("train.on_nonfinite", job.train().on_nonfinite(), &problems);
+  RequireNumber("train.loss_spike.zscore", job.train().loss_spike().zscore(), 0, &problems);
+  RequireFalse("checkpoint.async", job.checkpoint().async(), &problems);
+  RequireNumber("metrics.stream_stats_every",
+                static_cast<double>(job.metrics().stream_stats_every()), 0, &problems);
+  RequireText("metrics.trace_steps", Quoted(job.metrics().trace_steps()), Quoted(""), &problems);
+  RequireFalse("metrics.profile", job.metrics().profile(), &problems);
+  return problems;
+}
+
+}  // namespace twinstream

@@ -1,0 +1,371 @@
+#include "proto/job_rules.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "proto/job_features.h"
+#include "proto/job_spec.h"
+
+namespace twinstream {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+using Problems = std::vector<std::string>;
+
+template <typename... Args>
+void Add(Problems* problems, const absl::FormatSpec<Args...>& format, const Args&... args) {
+  problems->push_back(absl::StrFormat(format, args...));
+}
+
+// ---- One number by itself.
+
+// Closed; `text` completes "it must be ...". NaN and infinities lie in no interval.
+struct Interval {
+  double least, most;
+  const char* text;
+};
+
+constexpr double kLargest = std::numeric_limits<double>::max();
+constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+constexpr Interval kSize = {1, 2147483647, "from 1 to 2147483647"};
+constexpr Interval kExtent = {1, 1 << 20, "from 1 to 1048576"};
+constexpr Interval kSteps = {1, 0x1p53, "from 1 to 2^53"};
+constexpr Interval kCount = {0, 0x1p53, "from 0 to 2^53"};
+constexpr Interval kPositive = {kTiny, kLargest, "finite and above 0"};
+constexpr Interval kNotNegative = {0, kLargest, "finite and at least 0"};
+constexpr Interval kFraction = {0, 1, "from 0 to 1"};
+constexpr Interval kBelowOne = {0, 1 - 0x1p-53, "at least 0 and below 1"};
+
+struct FieldInterval {
+  const char* path;
+  Interval interval;
+};
+
+// Every number of the job except those in repeated fields and train.seed.
+constexpr FieldInterval kIntervals[] = {
+    {"model.layers", kSize},
+    {"model.hidden", kSize},
+    {"model.heads", kSize},
+    {"model.kv_heads", kSize},
+    {"model.head_dim", kSize},
+    {"model.ffn", kSize},
+    {"model.vocabulary", kSize},
+    {"model.sequence", kSize},
+    {"model.rope_theta", kPositive},
+    {"model.norm_eps", kPositive},
+    {"model.moe.experts", kSize},
+    {"model.moe.top_k", kSize},
+    {"model.moe.load_balance", kNotNegative},
+    {"model.moe.router_z", kNotNegative},
+    {"model.init.std", kPositive},
+    {"parallel.tensor", kExtent},
+    {"parallel.pipeline", kExtent},
+    {"parallel.data", {0, 1 << 20, "from 0 (whatever is left of the ranks) to 1048576"}},
+    {"parallel.context", kExtent},
+    {"parallel.expert", kExtent},
+    {"parallel.virtual_stages", kExtent},
+    {"optimizer.beta1", kBelowOne},
+    {"optimizer.beta2", kBelowOne},
+    {"optimizer.eps", kPositive},
+    {"optimizer.weight_decay", kNotNegative},
+    {"optimizer.clip_norm", kNotNegative},
+    {"optimizer.peak_lr", kNotNegative},
+    {"optimizer.warmup_steps", kCount},
+    {"optimizer.final_fraction", kFraction},
+    {"optimizer.decay_fraction", kFraction},
+    {"train.steps", kSteps},
+    {"train.global_batch", kSize},
+    {"train.microbatch", kSize},
+    {"train.z_loss", kNotNegative},
+    {"train.eval_every", kCount},
+    {"train.eval_batches", kSize},
+    {"train.loss_spike.zscore", kNotNegative},
+    {"train.loss_spike.window", kSize},
+    {"checkpoint.every_steps", kCount},
+    {"checkpoint.keep", kCount},
+    {"checkpoint.keep_every", kCount},
+    {"metrics.every_steps", kSteps},
+    {"metrics.stream_stats_every", kCount},
+    {"runtime.timeout_seconds", kPositive},
+    {"runtime.threads", {0, 4096, "from 0 (chosen by the program) to 4096"}},
+};
+
+double NumberOf(const Message& message, const FieldDescriptor* field) {
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_INT32:
+      return message.GetReflection()->GetInt32(message, field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return static_cast<double>(message.GetReflection()->GetInt64(message, field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return message.GetReflection()->GetDouble(message, field);
+    default:
+      return std::numeric_limits<double>::quiet_NaN();  // not in kIntervals
+  }
+}
+
+// Looks at fields that are set: a default is right, and a required field that is missing is
+// RequiredFields' to name.
+void CheckInterval(const JobSpec& job, const FieldInterval& rule, Problems* problems) {
+  const Message* message = &job;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(rule.path, '.'))) {
+    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(name);
+    if (!message->GetReflection()->HasField(*message, field)) return;
+    if (field->message_type() != nullptr) {
+      message = &message->GetReflection()->GetMessage(*message, field);
+      continue;
+    }
+    const double value = NumberOf(*message, field);
+    if (value >= rule.interval.least && value <= rule.interval.most) return;
+    Add(problems, "%s = %.10g: it must be %s", rule.path, value, rule.interval.text);
+  }
+}
+
+void Intervals(const JobSpec& job, Problems* problems) {
+  for (const FieldInterval& rule : kIntervals) CheckInterval(job, rule, problems);
+}
+
+// ---- Several fields together. A number that is out of its interval was named above, so these
+// rules pass over it.
+
+bool Divides(int64_t divisor, int64_t number) {
+  return divisor < 1 || number < 1 || number % divisor == 0;
+}
+
+// Product of positive numbers; 0, which the rules pass over, when one is not or when it overflows.
+int64_t Product(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors) {
+    if (factor < 1 || __builtin_mul_overflow(product, factor, &product)) return 0;
+  }
+  return product;
+}
+
+void RequiredFields(const JobSpec& job, Problems* problems) {
+  const ModelSpec& model = job.model();
+  const std::initializer_list<std::pair<const char*, bool>> fields = {
+      {"model.layers", model.has_layers()},
+      {"model.hidden", model.has_hidden()},
+      {"model.heads", model.has_heads()},
+      {"model.ffn", model.has_ffn()},
+      {"model.vocabulary", model.has_vocabulary()},
+      {"model.sequence", model.has_sequence()},
+      {"model.moe.experts", !model.has_moe() || model.moe().has_experts()},
+      {"model.moe.top_k", !model.has_moe() || model.moe().has_top_k()},
+      {"train.steps", job.train().has_steps()}};
+  for (const auto& [path, present] : fields) {
+    if (!present) Add(problems, "%s is missing; it has no default", path);
+  }
+}
+
+void HeadRules(const ModelSpec& model, Problems* problems) {
+  if (!Divides(model.kv_heads(), model.heads())) {
+    Add(problems,
+        "model.heads = %d is not a multiple of model.kv_heads = %d; every key/value head serves "
+        "the same number of query heads",
+        model.heads(), model.kv_heads());
+  }
+  if (model.head_dim() > 0 && model.head_dim() % 2 != 0) {
+    Add(problems, "model.head_dim = %d is odd; rotary positions need an even one",
+        model.head_dim());
+  }
+}
+
+// `asked`: the job before defaults are filled in.
+void DerivedHeadDim(const ModelSpec& asked, Problems* problems) {
+  if (asked.has_head_dim() || Divides(asked.heads(), asked.hidden())) return;
+  Add(problems,
+      "model.hidden = %d is not a multiple of model.heads = %d; change one of them or set "
+      "model.head_dim",
+      asked.hidden(), asked.heads());
+}
+
+void MoeRules(const JobSpec& job, Problems* problems) {
+  if (!job.model().has_moe()) return;
+  const MoeSpec& moe = job.model().moe();
+  if (moe.experts() > 0 && moe.top_k() > moe.experts()) {
+    Add(problems, "model.moe.top_k = %d is more than model.moe.experts = %d", moe.top_k(),
+        moe.experts());
+  }
+  if (!Divides(job.parallel().expert(), moe.experts())) {
+    Add(problems, "model.moe.experts = %d is not a multiple of parallel.expert = %d", moe.experts(),
+        job.parallel().expert());
+  }
+}
+
+void TokenFiles(const char* path, const google::protobuf::RepeatedPtrField<TokenFile>& files,
+                Problems* problems) {
+  for (int k = 0; k < files.size(); ++k) {
+    if (files[k].path().empty()) Add(problems, "%s[%d].path is missing; name a file", path, k);
+    const double weight = files[k].weight();
+    if (!(weight >= kPositive.least && weight <= kPositive.most)) {
+      Add(problems, "%s[%d].weight = %g: it must be %s", path, k, weight, kPositive.text);
+    }
+  }
+}
+
+void DataRules(const JobSpec& job, Problems* problems) {
+  if (job.data().train().empty()) {
+    Add(problems, "data.train is missing; name at least one file: train { path: \"...\" }");
+  }
+  TokenFiles("data.train", job.data().train(), problems);
+  TokenFiles("data.validation", job.data().validation(), problems);
+  if (job.data().format() == DataSpec::TOKENS_U16 && job.model().vocabulary() > 65536) {
+    Add(problems,
+        "model.vocabulary = %d does not fit data.format = TOKENS_U16, whose tokens are below "
+        "65536; use TOKENS_U32",
+        job.model().vocabulary());
+  }
+}
+
+std::string GridText(const ParallelSpec& parallel) {
+  return absl::StrFormat("parallel.tensor %d x context %d x data %d x pipeline %d",
+                         parallel.tensor(), parallel.context(), parallel.data(),
+                         parallel.pipeline());
+}
+
+// `asked.data` may be 0: whatever is left of the ranks.
+void RankRules(const ParallelSpec& asked, int ranks, Problems* problems) {
+  const int64_t others = Product({asked.tensor(), asked.context(), asked.pipeline()});
+  if (others == 0 || ranks < 1) return;
+  if (asked.data() == 0 && ranks % others != 0) {
+    Add(problems,
+        "%d ranks do not divide by parallel.tensor %d x context %d x pipeline %d = %d; start a "
+        "multiple of %d ranks or change the layout",
+        ranks, asked.tensor(), asked.context(), asked.pipeline(), others, others);
+  }
+  const int64_t needed = Product({others, asked.data()});
+  if (needed != 0 && needed != ranks) {
+    Add(problems,
+        "%s = %d ranks, but there are %d; start %d ranks, or set parallel.data to 0 for whatever "
+        "is left of them",
+        GridText(asked), needed, ranks, needed);
+  }
+}
+
+void TensorRules(const JobSpec& job, Problems* problems) {
+  const ModelSpec& model = job.model();
+  const int64_t tensor = job.parallel().tensor();
+  if (!Divides(tensor, model.heads())) {
+    Add(problems, "parallel.tensor = %d does not divide model.heads = %d", tensor, model.heads());
+  }
+  const bool grouped = model.kv_heads() != model.heads();
+  if (grouped && !Divides(tensor, model.kv_heads()) && !Divides(model.kv_heads(), tensor)) {
+    Add(problems,
+        "parallel.tensor = %d and model.kv_heads = %d: one must divide the other, so that ranks "
+        "share out the key/value heads or share one",
+        tensor, model.kv_heads());
+  }
+  const int64_t tokens = Product({job.train().microbatch(), model.sequence()});
+  if (job.parallel().sequence_parallel() && !Divides(tensor, tokens)) {
+    Add(problems,
+        "parallel.sequence_parallel shares out train.microbatch %d x model.sequence %d = %d tokens "
+        "over parallel.tensor = %d ranks, which does not divide them",
+        job.train().microbatch(), model.sequence(), tokens, tensor);
+  }
+}
+
+void PipelineRules(const JobSpec& job, Problems* problems) {
+  if (job.model().layers() > 0 && job.parallel().pipeline() > job.model().layers()) {
+    Add(problems,
+        "parallel.pipeline = %d is more than model.layers = %d; every stage holds at least one "
+        "layer",
+        job.parallel().pipeline(), job.model().layers());
+  }
+}
+
+// `data_ranks` is 1 while nobody knows their number.
+void BatchRules(const JobSpec& job, int data_ranks, Problems* problems) {
+  const TrainSpec& train = job.train();
+  const int64_t pass = Product({train.microbatch(), data_ranks});
+  if (Divides(pass, train.global_batch())) return;
+  Add(problems,
+      "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d",
+      train.global_batch(), train.microbatch(), data_ranks, pass);
+}
+
+void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
+  if (Divides(parallel.expert(), parallel.data())) return;
+  Add(problems, "parallel.expert = %d does not divide parallel.data = %d", parallel.expert(),
+      parallel.data());
+}
+
+// Sizes that are fine one by one and too large together: byte offsets must stay below 2^62.
+void SizeLimits(const JobSpec& job, Problems* problems) {
+  const ModelSpec& model = job.model();
+  const TrainSpec& train = job.train();
+  const int64_t experts = model.has_moe() ? model.moe().experts() : 1;
+  using Factors = std::vector<std::pair<const char*, int64_t>>;
+  const Factors products[] = {
+      {{"model.vocabulary", model.vocabulary()}, {"model.hidden", model.hidden()}},
+      {{"model.layers", model.layers()},
+       {"model.heads", model.heads()},
+       {"model.head_dim", model.head_dim()},
+       {"model.hidden", model.hidden()}},
+      {{"model.layers", model.layers()},
+       {"experts", experts},
+       {"model.ffn", model.ffn()},
+       {"model.hidden", model.hidden()}},
+      {{"train.microbatch", train.microbatch()},
+       {"model.sequence", model.sequence()},
+       {"model.vocabulary", model.vocabulary()}},
+      {{"train.microbatch", train.microbatch()},
+       {"model.sequence", model.sequence()},
+       {"model.ffn", model.ffn()}},
+      {{"train.steps", train.steps()},
+       {"train.global_batch", train.global_batch()},
+       {"model.sequence", model.sequence()}}};
+  for (const Factors& factors : products) {
+    double product = 1;
+    for (const auto& [path, value] : factors) product *= static_cast<double>(value);
+    if (product <= 0x1p60) continue;
+    Add(problems, "%s is more than 2^60 elements; make one of them smaller",
+        absl::StrJoin(factors, " x ", [](std::string* out, const auto& factor) {
+          absl::StrAppend(out, factor.first, " ", factor.second);
+        }));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
+  const JobSpec job = ResolveJobSpec(asked, ranks);
+  const bool data_known = asked.parallel().data() > 0 || ranks > 0;
+  Problems problems;
+  RequiredFields(job, &problems);
+  Intervals(asked, &problems);
+  DerivedHeadDim(asked.model(), &problems);
+  HeadRules(job.model(), &problems);
+  MoeRules(job, &problems);
+  DataRules(job, &problems);
+  RankRules(asked.parallel(), ranks, &problems);
+  TensorRules(job, &problems);
+  PipelineRules(job, &problems);
+  BatchRules(job, data_known ? job.parallel().data() : 1, &problems);
+  if (data_known) ExpertRanks(job.parallel(), &problems);
+  SizeLimits(job, &problems);
+  for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));
+  return problems;
+}
+
+std::vector<std::string> TokenizerProblems(const JobSpec& job) {
+  Problems problems;
+  if (job.data().tokenizer() == "bytes" && job.model().vocabulary() < 256) {
+    Add(&problems,
+        "model.vocabulary = %d is too small for data.tokenizer = \"bytes\", which needs 256",
+        job.model().vocabulary());
+  }
+  return problems;
+}
+
+}  // namespace twinstream

@@ -1,0 +1,241 @@
+#include "proto/job_rules.h"
+
+#include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "proto/job_spec.h"
+
+namespace twinstream {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+JobSpec MinimalJob() {
+  const absl::StatusOr<JobSpec> job = ParseJobSpec(
+      "model { layers: 4 hidden: 32 heads: 4 ffn: 48 vocabulary: 64 sequence: 16 }"
+      "data { train { path: 'a.bin' } }"
+      "train { steps: 8 }",
+      "job.textproto");
+  EXPECT_TRUE(job.ok()) << job.status();
+  return *job;
+}
+
+JobSpec With(const std::string& change) {
+  JobSpec job = MinimalJob();
+  const absl::Status status = ApplyOverrides({change}, &job);
+  EXPECT_TRUE(status.ok()) << status;
+  return job;
+}
+
+TEST(JobRulesTest, ModelDataAndStepsAloneAreAValidJob) {
+  for (const int ranks : {0, 1, 3, 8}) {
+    EXPECT_THAT(JobProblems(MinimalJob(), ranks), IsEmpty()) << ranks;
+    EXPECT_THAT(JobProblems(ResolveJobSpec(MinimalJob(), ranks), ranks), IsEmpty()) << ranks;
+  }
+}
+
+TEST(JobRulesTest, EveryRequiredFieldOfAnEmptyJobIsNamed) {
+  const std::vector<std::string> problems = JobProblems(JobSpec(), 1);
+  EXPECT_EQ(problems.size(), 8u);
+  for (const char* path : {"model.layers", "model.hidden", "model.heads", "model.ffn",
+                           "model.vocabulary", "model.sequence", "train.steps", "data.train"}) {
+    EXPECT_THAT(problems, ::testing::Contains(HasSubstr(std::string(path) + " is missing")));
+  }
+}
+
+TEST(JobRulesTest, FourMistakesGiveFourLines) {
+  EXPECT_THAT(
+      JobProblems(With("model { kv_heads: 3 } parallel { pipeline: 5 }"
+                       "train { microbatch: 2 global_batch: 5 } optimizer { beta1: 1 }"),
+                  5),
+      UnorderedElementsAre(
+          HasSubstr("optimizer.beta1 = 1: it must be at least 0 and below 1"),
+          HasSubstr("model.heads = 4 is not a multiple of model.kv_heads = 3"),
+          HasSubstr("parallel.pipeline = 5 is more than model.layers = 4"),
+          HasSubstr("train.global_batch = 5 is not a multiple of train.microbatch 2 x 1 data "
+                    "ranks = 2")));
+}
+
+struct Mistake {
+  const char* change;
+  int ranks;
+  const char* message;
+};
+
+TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
+  const Mistake mistakes[] = {
+      {"model { hidden: 34 }", 0, "model.hidden = 34 is not a multiple of model.heads = 4"},
+      {"model { head_dim: 7 }", 0, "model.head_dim = 7 is odd"},
+      {"model { kv_heads: 8 }", 0, "model.heads = 4 is not a multiple of model.kv_heads = 8"},
+      {"data { train { weight: 1 } }", 0, "data.train[0].path is missing"},
+      {"data { validation { path: 'v' weight: 0 } }", 0, "data.validation[0].weight = 0"},
+      {"data { train { path: 'v' weight: nan } }", 0, "data.train[0].weight = nan"},
+      {"model { vocabulary: 65537 }", 0, "model.vocabulary = 65537 does not fit data.format = "},
+      {"parallel { tensor: 2 }", 3, "3 ranks do not divide by parallel.tensor 2 x context 1 x "},
+      {"parallel { tensor: 2 data: 2 }", 8,
+       "parallel.tensor 2 x context 1 x data 2 x pipeline 1 = 4 ranks, but there are 8; start 4"},
+      {"parallel { tensor: 3 }", 3, "parallel.tensor = 3 does not divide model.heads = 4"},
+      {"model { heads: 12 head_dim: 4 kv_heads: 3 } parallel { tensor: 2 }", 2,
+       "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
+      {"parallel { pipeline: 5 }", 5, "parallel.pipeline = 5 is more than model.layers = 4"},
+      {"train { global_batch: 6 }", 4,
+       "train.global_batch = 6 is not a multiple of train.microbatch 1 x 4 data ranks = 4"},
+      {"train { global_batch: 6 microbatch: 4 }", 0, "train.global_batch = 6 is not a multiple"},
+      {"model { sequence: 15 } parallel { tensor: 2 sequence_parallel: true }", 2,
+       "train.microbatch 1 x model.sequence 15 = 15 tokens over parallel.tensor = 2"},
+      {"model { layers: 2147483647 hidden: 65536 head_dim: 65536 }", 0, "is more than 2^60"},
+      {"train { steps: 9000000000000000 global_batch: 10000 }", 0,
+       "train.steps 9000000000000000 x train.global_batch 10000 x model.sequence 16 is more"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),
+                ElementsAre(HasSubstr(mistake.message)))
+        << mistake.change;
+  }
+}
+
+TEST(JobRulesTest, RulesOfExpertsHoldWhileExpertsAreNotBuilt) {
+  EXPECT_THAT(
+      JobProblems(With("model { moe { experts: 4 top_k: 5 } } parallel { expert: 3 }"), 4),
+      UnorderedElementsAre(HasSubstr("model.moe.top_k = 5 is more than model.moe.experts = 4"),
+                           HasSubstr("model.moe.experts = 4 is not a multiple of parallel.expert "),
+                           HasSubstr("parallel.expert = 3 does not divide parallel.data = 4"),
+                           HasSubstr("model.moe is not built yet"),
+                           HasSubstr("parallel.expert = 3 is not built yet")));
+  EXPECT_THAT(JobProblems(With("model { moe {} }"), 1),
+              UnorderedElementsAre(HasSubstr("model.moe.experts is missing"),
+                                   HasSubstr("model.moe.top_k is missing"),
+                                   HasSubstr("model.moe is not built yet")));
+}
+
+TEST(JobRulesTest, LayoutsThatFitAreAccepted) {
+  EXPECT_THAT(JobProblems(With("parallel { tensor: 2 pipeline: 2 sequence_parallel: true }"), 8),
+              IsEmpty());
+  EXPECT_THAT(JobProblems(With("model { kv_heads: 2 } parallel { tensor: 4 data: 2 }"), 8),
+              IsEmpty());
+  EXPECT_THAT(JobProblems(With("train { device: CPU deterministic: false }"
+                               "optimizer { warmup_steps: 100 clip_norm: 0 }"
+                               "model { vocabulary: 100000 } data { format: TOKENS_U32 }"),
+                          1),
+              IsEmpty());
+}
+
+// ---- Every number.
+
+struct Leaf {
+  std::string path;
+  std::vector<const google::protobuf::FieldDescriptor*> fields;
+};
+
+// All fields outside lists, model.moe's too.
+void AppendLeaves(const google::protobuf::Descriptor& type, const Leaf& at,
+                  std::vector<Leaf>* leaves) {
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = type.field(i);
+    if (field->is_repeated()) continue;
+    Leaf leaf = at;
+    leaf.path += (at.fields.empty() ? "" : ".") + field->name();
+    leaf.fields.push_back(field);
+    if (field->message_type() != nullptr) {
+      AppendLeaves(*field->message_type(), leaf, leaves);
+    } else {
+      leaves->push_back(leaf);
+    }
+  }
+}
+
+std::vector<Leaf> Leaves() {
+  std::vector<Leaf> leaves;
+  AppendLeaves(*JobSpec::descriptor(), {}, &leaves);
+  return leaves;
+}
+
+// The minimal job with `text` as the leaf's value.
+JobSpec WithLeaf(const Leaf& leaf, const std::string& text) {
+  std::string change = leaf.fields.back()->name() + ": " + text;
+  for (size_t i = leaf.fields.size() - 1; i-- > 0;) {
+    change = leaf.fields[i]->name() + " { " + change + " }";
+  }
+  return With(change);
+}
+
+TEST(JobRulesTest, EveryNumberHasLimits) {
+  using google::protobuf::FieldDescriptor;
+  for (const Leaf& leaf : Leaves()) {
+    const FieldDescriptor::CppType type = leaf.fields.back()->cpp_type();
+    std::vector<std::string> bad;
+    if (type == FieldDescriptor::CPPTYPE_INT32) bad = {"-1", "-2147483648", "2147483647"};
+    if (type == FieldDescriptor::CPPTYPE_INT64) bad = {"-1", "9223372036854775807"};
+    if (type == FieldDescriptor::CPPTYPE_DOUBLE) bad = {"-1", "nan", "inf", "-inf"};
+    for (const std::string& value : bad) {
+      EXPECT_THAT(JobProblems(WithLeaf(leaf, value), 1),
+                  ::testing::Contains(AllOf(HasSubstr(leaf.path + " = "), HasSubstr("it must be"))))
+          << leaf.path << ": " << value;
+    }
+  }
+}
+
+// ---- Every enum value.
+
+TEST(JobRulesTest, EveryEnumValueIsAcceptedOrRefusedByName) {
+  int accepted = 0;
+  int refused = 0;
+  for (const Leaf& leaf : Leaves()) {
+    const google::protobuf::EnumDescriptor* type = leaf.fields.back()->enum_type();
+    for (int i = 0; type != nullptr && i < type->value_count(); ++i) {
+      const std::string value = type->value(i)->name();
+      const std::vector<std::string> problems = JobProblems(WithLeaf(leaf, value), 1);
+      problems.empty() ? ++accepted : ++refused;
+      if (problems.empty()) continue;
+      EXPECT_THAT(problems, ElementsAre(HasSubstr(leaf.path + " = " + value +
+                                                  " is not built yet; set it to ")));
+    }
+  }
+  EXPECT_GT(accepted, 20);
+  EXPECT_GT(refused, 10);
+}
+
+TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
+  const Mistake mistakes[] = {
+      {"parallel { context: 2 }", 2,
+       "parallel.context = 2 is not built yet; remove it or set it "
+       "to 1"},
+      {"parallel { expert: 2 data: 2 }", 2, "parallel.expert = 2 is not built yet"},
+      {"parallel { virtual_stages: 2 }", 1, "parallel.virtual_stages = 2 is not built yet"},
+      {"data { tokenizer: 'gpt2' }", 1,
+       "data.tokenizer = \"gpt2\" is not built yet; remove it or set it to \"bytes\""},
+      {"train { loss_spike { zscore: 6 } }", 1,
+       "train.loss_spike.zscore = 6 is not built yet; remove it or set it to 0"},
+      {"checkpoint { async: true }", 1,
+       "checkpoint.async = true is not built yet; remove it or set it to false"},
+      {"metrics { stream_stats_every: 10 }", 1, "metrics.stream_stats_every = 10 is not built yet"},
+      {"metrics { trace_steps: '3-5' }", 1, "metrics.trace_steps = \"3-5\" is not built yet"},
+      {"metrics { profile: true }", 1, "metrics.profile = true is not built yet"},
+      {"model { moe { experts: 4 top_k: 2 } }", 1, "model.moe is not built yet; remove it"},
+      {"model { residual: MIX_LN }", 1,
+       "model.residual = MIX_LN is not built yet; set it to PRE_NORM or POST_NORM or "},
+  };
+  for (const Mistake& mistake : mistakes) {
+    EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),
+                ElementsAre(HasSubstr(mistake.message)))
+        << mistake.change;
+  }
+}
+
+TEST(JobRulesTest, TheBytesTokenizerNeedsRoomForEveryByte) {
+  EXPECT_THAT(TokenizerProblems(With("model { vocabulary: 255 }")),
+              ElementsAre(HasSubstr("model.vocabulary = 255 is too small")));
+  EXPECT_THAT(TokenizerProblems(With("model { vocabulary: 256 }")), IsEmpty());
+}
+
+}  // namespace
+}  // namespace twinstream
