@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds everything and runs all tests and lints. Usage: deploy/test.sh [--full]
+# --full adds clang-tidy, the sanitizers, every CUDA target and the exhaustive matrices.
+# Exit code 0 only when every part passed; logs are build*/log-*.txt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source deploy/part.sh
+
+full=false
+case ${1:-} in
+  "") ;;
+  --full) full=true ;;
+  *) echo "usage: deploy/test.sh [--full]" >&2 && exit 2 ;;
+esac
+jobs=$(nproc)
+
+# The functions that `part` runs chain with &&: bash ignores errexit inside them.
+build() { # build PRESET FOLDER
+  cmake --preset "$1" &&
+    cmake --build "$2" --parallel "$jobs"
+}
+
+run_tests() { # run_tests FOLDER CTEST-ARGUMENTS...
+  ctest --test-dir "$1" --output-on-failure --parallel "$jobs" "${@:2}"
+}
+
+lint_with_clang_tidy() { # it exits with 0 when it cannot read .clang-tidy, hence the grep
+  local findings
+  findings=$(run-clang-tidy-14 -quiet -p build -j "$jobs" \
+    "^$PWD/(core|proto|parallel|models|launch|tests)/" 2>&1) || true
+  echo "$findings" | sed 's/\x1b\[[0-9;]*m//g'
+  [[ $findings == *clang-tidy-14* && $findings != *error:* ]]
+}
+
+# Build and run the tests whose ranks are threads, or all of them, under a sanitizer.
+run_sanitizer() { # run_sanitizer NAME CTEST-ARGUMENTS...
+  part "$1 build" "build-$1/log-build.txt" build "$1" "build-$1" || return 0
+  part "$1 tests" "build-$1/log-tests.txt" run_tests "build-$1" "${@:2}" || true
+}
+
+run_full_parts() {
+  part "clang-tidy" build/log-clang-tidy.txt lint_with_clang_tidy || true
+  run_sanitizer asan
+  run_sanitizer tsan --label-regex ranks
+  echo "CUDA targets: none yet"
+  TWINSTREAM_EXHAUSTIVE=1 part "exhaustive matrices" build/log-exhaustive.txt \
+    run_tests build --label-regex exhaustive || true
+}
+
+packages=(build test)
+if $full; then packages+=(full); fi
+if part "packages" build/log-install.txt bash deploy/install.sh "${packages[@]}" &&
+  part "build" build/log-build.txt build release build; then
+  part "lint" build/log-lint.txt run_tests build --label-regex lint || true
+  part "tests" build/log-tests.txt run_tests build --label-exclude lint || true
+  if $full; then run_full_parts; fi
+fi
+part_summary
