@@ -41,6 +41,10 @@ Program Checked(const std::vector<Program>& compute, const PipelineShape& shape,
 
 }  // namespace
 
+int64_t AccumulationSteps(const JobSpec& job) {
+  return job.train().global_batch() / (job.train().microbatch() * job.parallel().data());
+}
+
 std::string MemoryPlan::ToString() const {
   return absl::StrFormat(
       "weights %s, gradients %s, optimizer %s, activations %s, scratch %s, batch %s: total %s",
@@ -122,6 +126,11 @@ void Trainer::Materialize() {
 
   engine_ = std::make_unique<PipelineEngine>(std::vector<Stage*>{&stage_}, pipeline_,
                                              grid_.pipeline(), device_, PeakSlots());
+}
+
+bool Trainer::HasParameter(absl::string_view name) const {
+  return std::any_of(model_parameters_.begin(), model_parameters_.end(),
+                     [&](const ModelParameter& parameter) { return parameter.name == name; });
 }
 
 void Trainer::InitializeWeights() { parameters_.Initialize(device_, job_.train().seed()); }

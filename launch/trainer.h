@@ -42,6 +42,9 @@ struct StepResult {
   bool stop = false;         // some rank was asked to stop
 };
 
+// Micro-batches per data rank and update. job: resolved.
+int64_t AccumulationSteps(const JobSpec& job);
+
 class Trainer {
  public:
   // job: resolved, without problems for transport.size() ranks. micro_batches: per step and data
@@ -63,6 +66,8 @@ class Trainer {
   std::vector<float> NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row);
 
   const JobSpec& job() const { return job_; }
+  Purpose purpose() const { return purpose_; }
+  bool HasParameter(absl::string_view name) const;  // of the whole model
   BatchShape batch_shape() const;
   HostBatch EmptyBatch() const;
   const ProcessGrid& grid() const { return grid_; }

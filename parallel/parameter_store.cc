@@ -86,7 +86,8 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
   for (const auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec;
     const Range all = {0, parameter->rows()};
-    for (const Piece& piece : PiecesOf(*parameter, spec.name, all, parameter->value, Copies::kAll)) {
+    for (const Piece& piece :
+         PiecesOf(*parameter, spec.name, all, parameter->value, Copies::kAll)) {
       const int64_t rows = piece.box.extent[0];
       const int64_t columns = piece.box.elements() / rows;
       const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
@@ -105,6 +106,17 @@ void ParameterStore::ZeroGradients(const Ops& ops) {
   if (gradients_.bytes() == 0) return;
   const int64_t elements = gradients_.bytes() / SizeOf(DType::kF32);
   ops.Zero(Tensor(gradients_.data(), DType::kF32, Shape{elements}));
+}
+
+std::vector<Piece> ParameterStore::ValuePieces() const {
+  std::vector<Piece> pieces;
+  for (const auto& parameter : parameters_) {
+    for (Piece& piece : PiecesOf(*parameter, parameter->spec.name, {0, parameter->rows()},
+                                 parameter->value, Copies::kAll)) {
+      pieces.push_back(std::move(piece));
+    }
+  }
+  return pieces;
 }
 
 int64_t ParameterStore::value_bytes() const { return BytesFor(Specs(parameters_)); }

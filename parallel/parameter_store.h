@@ -70,6 +70,9 @@ class ParameterStore {
   void Initialize(Device& device, uint64_t seed);
   void ZeroGradients(const class Ops& ops);
 
+  // All values of this rank, replicas included.
+  std::vector<Piece> ValuePieces() const;
+
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   int64_t value_bytes() const;  // known before Materialize
   int64_t gradient_bytes() const;
