@@ -1,0 +1,68 @@
+// The reference's losses, gradients, norms and updates on every legal layout of 1, 2, 3, 4 and 8
+// ranks.
+#include <cstdlib>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/golden_run.h"
+
+namespace twinstream::testing {
+namespace {
+
+// The project's promise for float32.
+constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kGradientLimit = 1e-4, kWeightLimit = 0.2;
+
+class GoldenLayoutTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void ExpectReference(const GoldenRun& golden, const JobSpec& job) {
+    const Deviations d = Compare(golden.Train(job), golden.golden());
+    EXPECT_LE(d.loss, kLossLimit) << LayoutName(job);
+    EXPECT_LE(d.norm, kNormLimit) << LayoutName(job);
+    EXPECT_LE(d.gradient, kGradientLimit) << LayoutName(job);
+    EXPECT_LE(d.weight, kWeightLimit) << LayoutName(job);
+    worst_.loss = std::max(worst_.loss, d.loss);
+    worst_.norm = std::max(worst_.norm, d.norm);
+    worst_.gradient = std::max(worst_.gradient, d.gradient);
+    worst_.weight = std::max(worst_.weight, d.weight);
+  }
+
+  Deviations worst_;
+};
+
+TEST_P(GoldenLayoutTest, EveryLegalLayoutGivesTheReference) {
+  const GoldenRun golden(GetParam());
+  int layouts = 0;
+  for (int ranks : {1, 2, 3, 4, 8}) {
+    for (const JobSpec& job : golden.LegalJobs(ranks)) {
+      ExpectReference(golden, job);
+      ++layouts;
+    }
+  }
+  std::printf(
+      "%s: %d layouts, worst differences: loss %.1e, norm %.1e, gradient %.1e, weights %.2f "
+      "learning rates\n",
+      GetParam().c_str(), layouts, worst_.loss, worst_.norm, worst_.gradient, worst_.weight);
+  EXPECT_GT(layouts, 20);
+}
+
+TEST_P(GoldenLayoutTest, EveryScheduleGivesTheReference) {
+  const GoldenRun golden(GetParam());
+  for (ParallelSpec::Schedule schedule : {ParallelSpec::GPIPE, ParallelSpec::ONE_F_ONE_B}) {
+    ParallelSpec parallel;
+    parallel.set_pipeline(2);
+    parallel.set_schedule(schedule);
+    const JobSpec job = golden.Job(parallel, 1, 2);
+    const Run run = golden.Train(job);
+    const Deviations d = Compare(run, golden.golden());
+    EXPECT_LE(d.loss, kLossLimit) << LayoutName(job);
+    EXPECT_LE(d.gradient, kGradientLimit) << LayoutName(job);
+    EXPECT_EQ(run.activations_in_flight, schedule == ParallelSpec::GPIPE ? 4 : 2)
+        << LayoutName(job);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, GoldenLayoutTest, ::testing::ValuesIn(DenseGoldenFiles()),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace twinstream::testing
