@@ -15,7 +15,7 @@ namespace {
 // instead of two.
 constexpr int64_t kWholeBytes = 64 << 10;
 // Addends on their way into one sum; small enough to stay in the cache until they are summed.
-constexpr int64_t kScratchBytes = 8 << 20;
+constexpr int64_t kScratchBytes = 2 << 20;
 
 absl::string_view NameOf(CommunicatorScope scope) {
   switch (scope) {

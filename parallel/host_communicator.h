@@ -74,7 +74,7 @@ class HostCommunicator final : public Communicator {
   std::array<std::string, kOperations + 1> what_;
   std::vector<Transport::Request> requests_;
   std::vector<const std::byte*> addends_;  // [member]
-  std::unique_ptr<std::byte[]> scratch_;   // only grows; at most about 8 MiB
+  std::unique_ptr<std::byte[]> scratch_;   // only grows; at most about 2 MiB
   int64_t scratch_bytes_ = 0;
 };
 
