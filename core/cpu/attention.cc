@@ -104,8 +104,9 @@ void SoftmaxRowsBackward(const Block& block, float scale, const float* lse, cons
     const float row_lse = lse[i], row_delta = delta[i];
 #pragma omp simd
     for (int64_t j = 0; j < visible; ++j) {
-      row[j] = Exp(scale * row[j] - row_lse);
-      drow[j] = row[j] * (drow[j] - row_delta) * scale;
+      const float p = Exp(scale * row[j] - row_lse);
+      row[j] = p;
+      drow[j] = p * (drow[j] - row_delta) * scale;
     }
     std::fill(row + visible, row + block.end, 0.0F);
     std::fill(drow + visible, drow + block.end, 0.0F);
