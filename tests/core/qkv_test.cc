@@ -102,9 +102,16 @@ struct Qkv {
     return t;
   }
   void Forward() { CpuOps().QkvForward(c.shape, kEps, tensors()); }
-  void Backward() {
+  // Gradients for backward, which overwrites them.
+  std::vector<std::vector<float>> SetGradients() {
+    for (size_t kind = 0; kind < heads.size(); ++kind)
+      heads[kind] = RandomFloats(static_cast<int64_t>(heads[kind].size()), 10 + kind);
+    return heads;
+  }
+  void Backward() { BackwardInto(dqkv); }
+  void BackwardInto(std::vector<float>& gradient) {
     const AttentionShape& s = c.shape;
-    CpuOps().QkvBackward(s, tensors(), View(dqkv, {s.rows(), s.qkv_columns()}),
+    CpuOps().QkvBackward(s, tensors(), View(gradient, {s.rows(), s.qkv_columns()}),
                          Weight(dweights, 0, c.q_norm), Weight(dweights, 1, c.k_norm),
                          Weight(dweights, 2, c.v_norm));
   }
@@ -151,18 +158,29 @@ TEST_P(CpuQkv, ForwardEqualsTheDoubleReference) {
 TEST_P(CpuQkv, BackwardEqualsFiniteDifferences) {
   Qkv op(GetParam());
   op.Forward();
-  for (size_t kind = 0; kind < 3; ++kind)
-    op.heads[kind] = RandomFloats(static_cast<int64_t>(op.heads[kind].size()), 10 + kind);
+  std::vector<double> qkv = ToDouble(op.qkv), weights = ToDouble(op.weights);
+  const std::vector<std::vector<float>> dheads = op.SetGradients();
   op.Backward();
 
-  std::vector<double> qkv = ToDouble(op.qkv), weights = ToDouble(op.weights);
   const auto heads_of = [&] { return Reference(op.c, qkv, weights); };
-  EXPECT_LT(RelativeError(op.dqkv, Slopes(op.heads, qkv, heads_of)),
+  EXPECT_LT(RelativeError(op.dqkv, Slopes(dheads, qkv, heads_of)),
             Float32Tolerance(op.c.shape.head_dim));
-  std::vector<double> dweights = Slopes(op.heads, weights, heads_of);
+  std::vector<double> dweights = Slopes(dheads, weights, heads_of);
   for (double& slope : dweights) slope += 0.5;
   EXPECT_LT(RelativeError(op.dweights, dweights),
             Float32Tolerance(op.c.shape.rows() * op.c.shape.heads));
+}
+
+TEST_P(CpuQkv, TheGradientMayReplaceQkv) {
+  Qkv apart(GetParam()), in_place(GetParam());
+  for (Qkv* op : {&apart, &in_place}) {
+    op->Forward();
+    op->SetGradients();
+  }
+  apart.Backward();
+  in_place.BackwardInto(in_place.qkv);
+  EXPECT_EQ(in_place.qkv, apart.dqkv);
+  EXPECT_EQ(in_place.dweights, apart.dweights);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -192,6 +210,7 @@ TEST(CpuQkvBackward, NormGradientsRepeatBitForBit) {
   Qkv first(c), second(c);
   for (Qkv* op : {&first, &second}) {
     op->Forward();
+    op->SetGradients();
     op->Backward();
   }
   omp_set_num_threads(threads_before);
