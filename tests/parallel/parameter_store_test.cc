@@ -155,10 +155,34 @@ TEST_F(ParameterStoreTest, PiecesAreTheBoxesUnderTheRows) {
   EXPECT_EQ(pieces[1].data.shape(), (Shape{2, 5}));
 }
 
+TEST_F(ParameterStoreTest, PrimaryPiecesLeaveOutBoxesOfOtherRanks) {
+  ParameterSpec spec = TwoBoxes();
+  spec.boxes[0].primary = false;
+  ParameterStore store;
+  const Parameter& parameter = store.Declare(spec);
+  store.Materialize(*device_, Gradients::kAllocated);
+  const Range all = {0, 6};
+  const std::vector<Piece> pieces =
+      PiecesOf(parameter, "name", all, parameter.value, Copies::kPrimary);
+  ASSERT_EQ(pieces.size(), 1);
+  EXPECT_EQ(pieces[0].box, spec.boxes[1].box);
+  EXPECT_EQ(pieces[0].data.data(), parameter.value.Rows(2, 6).data());
+  EXPECT_EQ(PiecesOf(parameter, "name", all, parameter.value, Copies::kAll).size(), 2);
+}
+
+TEST_F(ParameterStoreTest, WithoutGradientsThereAreOnlyValues) {
+  store_.Materialize(*device_, Gradients::kNone);
+  for (const auto& parameter : store_.parameters()) {
+    EXPECT_TRUE(parameter->value);
+    EXPECT_FALSE(parameter->gradient);
+  }
+}
+
 TEST_F(ParameterStoreTest, NoRowsNoPieces) {
   store_.Materialize(*device_, Gradients::kAllocated);
   const Parameter& parameter = *store_.parameters()[0];
-  EXPECT_TRUE(PiecesOf(parameter, "name", {2, 2}, parameter.value.Rows(2, 2), Copies::kAll).empty());
+  EXPECT_TRUE(
+      PiecesOf(parameter, "name", {2, 2}, parameter.value.Rows(2, 2), Copies::kAll).empty());
 }
 
 TEST(ParameterStoreDeathTest, NamesAreUnique) {
