@@ -85,7 +85,7 @@ constexpr int64_t kRangeRows = 5;
 class BackwardSite {
  public:
   BackwardSite(const ResidualSite& site, const ResidualBackwardTensors& t)
-      : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 15) / 16 * 16) {
+      : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 31) / 16 * 16) {
     CheckMatrix(t.dx, N_, C_, "dx");
     if (site.write != nullptr) CheckWrite(*site.write);
     if (site.read != nullptr) CheckRead(*site.read);
@@ -251,7 +251,9 @@ class BackwardSite {
   const ResidualSite& site_;
   const ResidualBackwardTensors& t_;
   const int64_t N_, C_;
-  const int64_t stride_;  // C rounded up to whole cache lines
+  // Floats from one buffer to the next: whole cache lines, and one more than C needs, or rows of a
+  // power of two would compete for the same places in the cache.
+  const int64_t stride_;
 };
 
 }  // namespace

@@ -93,20 +93,23 @@ inline void SumStreams(const StreamRow& row, const ResidualRead& read, float* su
   });
 }
 
-// Row n of a matrix [N, C], of a weight [C] (the same for all n), or null where there is none.
+// Row n of a matrix [N, C], or null where there is none. Runs for every row: CheckMatrix has looked
+// at the dtype.
 inline float* RowOf(Tensor matrix, int64_t n) {
-  return matrix ? matrix.As<float>() + n * matrix.dim(1) : nullptr;
+  return matrix ? reinterpret_cast<float*>(matrix.data()) + n * matrix.dim(1) : nullptr;
 }
-inline float* WeightOf(Tensor weight) { return weight ? weight.As<float>() : nullptr; }
+inline float* WeightOf(Tensor weight) { return reinterpret_cast<float*>(weight.data()); }
 
 // Dies unless `matrix` is [N, C]. `name`: of the argument.
 inline void CheckMatrix(Tensor matrix, int64_t N, int64_t C, const char* name) {
-  Check(matrix && matrix.shape() == Shape({N, C}), "residual %s is %s, not [%d, %d]", name,
-        matrix.shape().ToString(), N, C);
+  if (matrix && matrix.dtype() == DType::kF32 && matrix.shape() == Shape({N, C})) return;
+  Die(absl::StrFormat("residual %s is %s %s, not F32 [%d, %d]", name, NameOf(matrix.dtype()),
+                      matrix.shape().ToString(), N, C));
 }
 inline void CheckWeight(Tensor weight, int64_t C, const char* name) {
-  Check(weight && weight.elements() == C, "residual %s is %s, not [%d]", name,
-        weight.shape().ToString(), C);
+  if (weight && weight.dtype() == DType::kF32 && weight.elements() == C) return;
+  Die(absl::StrFormat("residual %s is %s %s, not F32 [%d]", name, NameOf(weight.dtype()),
+                      weight.shape().ToString(), C));
 }
 
 }  // namespace twinstream

@@ -21,9 +21,19 @@ void VectorLoop(int64_t count, F f) {
 // as in VectorLoop.
 template <class F>
 auto VectorSum(int64_t count, F f) {
-  decltype(f(int64_t{0})) sum = 0;
+  using T = decltype(f(int64_t{0}));
+  constexpr int64_t kLanes = 32;  // several vectors, whose additions need not wait for each other
+  T lanes[kLanes] = {};
+  const int64_t whole = count / kLanes * kLanes;
+  for (int64_t j = 0; j < whole; j += kLanes) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(j + lane);
+  }
+  T sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < count; ++j) sum += f(j);
+  for (int64_t j = whole; j < count; ++j) sum += f(j);
+#pragma omp simd reduction(+ : sum)
+  for (int64_t lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
   return sum;
 }
 
