@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/cpu/ops.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_residual.h"
@@ -277,6 +278,36 @@ TEST(ResidualTest, EverySiteOfEverySchemeMatchesTheReferenceBackward) {
       TestBackward(c, 3, 33, SiteRun::OutputGradient::kOwnMemory);
       TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverX);
       TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverDh);
+    }
+  }
+}
+
+// The schemes use a part of what the flags can say.
+TEST(ResidualTest, EveryCombinationOfFlagsMatchesTheReference) {
+  std::vector<ResidualRead> reads;
+  for (X x : {X::kNone, X::kBase, X::kNorm, X::kScale}) {
+    for (bool base_norm : {false, true}) {
+      if (base_norm && (x == X::kNorm || x == X::kScale)) continue;
+      for (bool input_norm : {false, true}) {
+        reads.push_back({x, base_norm, true, input_norm});
+        if (x != X::kNone) reads.push_back({x, base_norm, false, input_norm});
+      }
+    }
+  }
+  const ResidualRead plain = {.x = X::kBase}, normed = {.x = X::kBase, .base_norm = true};
+  for (const ResidualRead& read : reads) {
+    for (const ResidualRead* before : {&plain, &normed}) {
+      for (Y y : {Y::kKeep, Y::kAdd, Y::kSet}) {
+        for (bool output_norm : {false, true}) {
+          const ResidualWrite write = {1.5F, 0.75F, y, output_norm};
+          const Case c = {"", {.read_before = before, .write = &write, .read = &read}, true, true};
+          SCOPED_TRACE(absl::StrCat("x ", static_cast<int>(read.x), " base_norm ", read.base_norm,
+                                    " y ", read.y, " input_norm ", read.input_norm, " write y ",
+                                    static_cast<int>(y), " output_norm ", output_norm));
+          TestForward(c, 2, 19, false);
+          TestBackward(c, 2, 19, SiteRun::OutputGradient::kOverDh);
+        }
+      }
     }
   }
 }
