@@ -1,6 +1,8 @@
 #include "core/permutation.h"
 
-#include <chrono>
+#include <time.h>
+
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <vector>
@@ -86,16 +88,21 @@ TEST(PermutationTest, NeighboursAreIndependent) {
   EXPECT_NEAR(distance / static_cast<double>(n) / static_cast<double>(n), 1.0 / 3, 0.005);
 }
 
+// Of this thread's processor time, which other processes hardly disturb.
 double BestSeconds(int64_t n) {
   const Permutation permutation(n, 5);
+  const auto now = [] {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
   double best = 1e9;
-  for (int repeat = 0; repeat < 7; ++repeat) {
-    const auto begin = std::chrono::steady_clock::now();
+  for (int repeat = 0; repeat < 15; ++repeat) {
+    const double begin = now();
     int64_t sum = 0;
-    for (int64_t i = 0; i < 20000; ++i) sum += permutation(i % n);
-    EXPECT_GT(sum, 0);
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    for (int64_t i = 0; i < 10000; ++i) sum += permutation(i % n) >> 20;
+    EXPECT_GE(sum, 0);
+    best = std::min(best, now() - begin);
   }
   return best;
 }
@@ -103,7 +110,7 @@ double BestSeconds(int64_t n) {
 TEST(PermutationTest, CostDoesNotGrowWithN) {
   const double small = BestSeconds(1000);
   for (const int64_t n : {(int64_t{1} << 20) + 1, (int64_t{1} << 40) + 1, int64_t{1} << 61}) {
-    EXPECT_LT(BestSeconds(n), 4 * small) << n;
+    EXPECT_LT(BestSeconds(n), 10 * small) << n;
   }
 }
 
