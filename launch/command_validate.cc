@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/token_dataset.h"
-#include "launch/job_data.h"
+#include "launch/job_setup.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 
@@ -25,13 +25,12 @@ void AddLines(const absl::Status& status, std::vector<std::string>* problems) {
 }
 
 // Missing paths and bad weights are JobProblems' to name: they are passed over here.
-void CheckDataset(TokenDatasetOptions options, int part, int parts,
-                  std::vector<std::string>* problems) {
+void CheckDataset(TokenDatasetOptions options, std::vector<std::string>* problems) {
   std::erase_if(options.files, [](const TokenFileOptions& file) { return file.path.empty(); });
   for (TokenFileOptions& file : options.files) file.weight = 1;
   if (options.files.empty()) return;
   const absl::StatusOr<TokenDataset> dataset = TokenDataset::Open(options);
-  AddLines(dataset.ok() ? dataset->CheckTokens(part, parts) : dataset.status(), problems);
+  AddLines(dataset.ok() ? dataset->CheckTokens(0, 1) : dataset.status(), problems);
 }
 
 // Whether the job says enough about its token files to read them.
@@ -41,6 +40,24 @@ bool TokensAreReadable(const JobSpec& job) {
   const DataSpec::Format format = job.data().format();
   return is_size(job.model().sequence()) && is_size(job.model().vocabulary()) &&
          (format == DataSpec::TOKENS_U16 || format == DataSpec::TOKENS_U32);
+}
+
+// Mistakes in the files that the job names; what JobProblems says is not said again.
+std::vector<std::string> FileProblems(const JobSpec& job) {
+  std::vector<std::string> problems;
+  if (TokensAreReadable(job)) {
+    CheckDataset(DatasetOptions(job, DataPart::kTrain), &problems);
+    CheckDataset(DatasetOptions(job, DataPart::kValidation), &problems);
+  }
+  const std::string& weights = job.train().initial_weights();
+  std::error_code error;
+  if (!weights.empty() && !std::filesystem::exists(weights, error)) {
+    problems.push_back(
+        absl::StrFormat("train.initial_weights \"%s\" cannot be found; name a safetensors file or "
+                        "a directory of them",
+                        weights));
+  }
+  return problems;
 }
 
 absl::Status Mistakes(const std::string& job_path, const std::vector<std::string>& problems) {
@@ -74,32 +91,16 @@ std::string Summary(const JobSpec& job, bool data_open, const TokenDataset& data
 
 }  // namespace
 
-std::vector<std::string> FileProblems(const JobSpec& job, int part, int parts) {
-  std::vector<std::string> problems;
-  if (TokensAreReadable(job)) {
-    CheckDataset(TrainingData(job), part, parts, &problems);
-    CheckDataset(ValidationData(job), part, parts, &problems);
-  }
-  const std::string& weights = job.train().initial_weights();
-  std::error_code error;
-  if (!weights.empty() && !std::filesystem::exists(weights, error)) {
-    problems.push_back(
-        absl::StrFormat("train.initial_weights \"%s\" cannot be found; name a safetensors file or "
-                        "a directory of them",
-                        weights));
-  }
-  return problems;
-}
-
 absl::Status CommandValidate(const std::string& job_path, const std::vector<std::string>& overrides,
                              int ranks) {
   const absl::StatusOr<JobSpec> asked = LoadJobSpec(job_path, overrides);
   if (!asked.ok()) return asked.status();
   const JobSpec job = ResolveJobSpec(*asked, ranks);
   std::vector<std::string> problems = JobProblems(*asked, ranks);
-  for (std::string& problem : FileProblems(job, 0, 1)) problems.push_back(std::move(problem));
+  for (std::string& problem : FileProblems(job)) problems.push_back(std::move(problem));
   if (!problems.empty()) return Mistakes(job_path, problems);
-  const absl::StatusOr<TokenDataset> data = TokenDataset::Open(TrainingData(job));
+  const absl::StatusOr<TokenDataset> data =
+      TokenDataset::Open(DatasetOptions(job, DataPart::kTrain));
   if (!data.ok()) return data.status();
   const bool data_open = ranks == 0 && asked->parallel().data() == 0;
   std::fputs(Summary(job, data_open, *data).c_str(), stdout);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "proto/job.pb.h"
 
 namespace twinstream {
 
@@ -15,10 +14,5 @@ namespace twinstream {
 // when there is no job file. Needs no MPI and looks at nothing of this host but the files.
 absl::Status CommandValidate(const std::string& job_path, const std::vector<std::string>& overrides,
                              int ranks);
-
-// Mistakes in the files that a resolved job names; what JobProblems says is not said again. The
-// search for tokens outside the vocabulary is shared by `parts` processes, each calling with its
-// own `part`.
-std::vector<std::string> FileProblems(const JobSpec& job, int part, int parts);
 
 }  // namespace twinstream

@@ -169,6 +169,12 @@ void RequiredFields(const JobSpec& job, Problems* problems) {
 }
 
 void HeadRules(const ModelSpec& model, Problems* problems) {
+  if (!model.has_head_dim() && !Divides(model.heads(), model.hidden())) {
+    Add(problems,
+        "model.hidden = %d is not a multiple of model.heads = %d; change one of them or set "
+        "model.head_dim",
+        model.hidden(), model.heads());
+  }
   if (!Divides(model.kv_heads(), model.heads())) {
     Add(problems,
         "model.heads = %d is not a multiple of model.kv_heads = %d; every key/value head serves "
@@ -179,15 +185,6 @@ void HeadRules(const ModelSpec& model, Problems* problems) {
     Add(problems, "model.head_dim = %d is odd; rotary positions need an even one",
         model.head_dim());
   }
-}
-
-// `asked`: the job before defaults are filled in.
-void DerivedHeadDim(const ModelSpec& asked, Problems* problems) {
-  if (asked.has_head_dim() || Divides(asked.heads(), asked.hidden())) return;
-  Add(problems,
-      "model.hidden = %d is not a multiple of model.heads = %d; change one of them or set "
-      "model.head_dim",
-      asked.hidden(), asked.heads());
 }
 
 void MoeRules(const JobSpec& job, Problems* problems) {
@@ -228,28 +225,23 @@ void DataRules(const JobSpec& job, Problems* problems) {
   }
 }
 
-std::string GridText(const ParallelSpec& parallel) {
-  return absl::StrFormat("parallel.tensor %d x context %d x data %d x pipeline %d",
-                         parallel.tensor(), parallel.context(), parallel.data(),
-                         parallel.pipeline());
-}
-
-// `asked.data` may be 0: whatever is left of the ranks.
-void RankRules(const ParallelSpec& asked, int ranks, Problems* problems) {
-  const int64_t others = Product({asked.tensor(), asked.context(), asked.pipeline()});
+// data is 0 when the other axes do not divide the ranks.
+void RankRules(const ParallelSpec& parallel, int ranks, Problems* problems) {
+  const int64_t others = Product({parallel.tensor(), parallel.context(), parallel.pipeline()});
   if (others == 0 || ranks < 1) return;
-  if (asked.data() == 0 && ranks % others != 0) {
+  if (parallel.data() == 0) {
     Add(problems,
         "%d ranks do not divide by parallel.tensor %d x context %d x pipeline %d = %d; start a "
         "multiple of %d ranks or change the layout",
-        ranks, asked.tensor(), asked.context(), asked.pipeline(), others, others);
+        ranks, parallel.tensor(), parallel.context(), parallel.pipeline(), others, others);
   }
-  const int64_t needed = Product({others, asked.data()});
+  const int64_t needed = Product({others, parallel.data()});
   if (needed != 0 && needed != ranks) {
     Add(problems,
-        "%s = %d ranks, but there are %d; start %d ranks, or set parallel.data to 0 for whatever "
-        "is left of them",
-        GridText(asked), needed, ranks, needed);
+        "parallel.tensor %d x context %d x data %d x pipeline %d = %d ranks, but there are %d; "
+        "start %d ranks, or set parallel.data to 0 for whatever is left of them",
+        parallel.tensor(), parallel.context(), parallel.data(), parallel.pipeline(), needed, ranks,
+        needed);
   }
 }
 
@@ -284,9 +276,10 @@ void PipelineRules(const JobSpec& job, Problems* problems) {
   }
 }
 
-// `data_ranks` is 1 while nobody knows their number.
-void BatchRules(const JobSpec& job, int data_ranks, Problems* problems) {
+// Data ranks count as 1 while nobody knows their number.
+void BatchRules(const JobSpec& job, Problems* problems) {
   const TrainSpec& train = job.train();
+  const int data_ranks = job.parallel().data();
   const int64_t pass = Product({train.microbatch(), data_ranks});
   if (Divides(pass, train.global_batch())) return;
   Add(problems,
@@ -340,19 +333,17 @@ void SizeLimits(const JobSpec& job, Problems* problems) {
 
 std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   const JobSpec job = ResolveJobSpec(asked, ranks);
-  const bool data_known = asked.parallel().data() > 0 || ranks > 0;
   Problems problems;
   RequiredFields(job, &problems);
   Intervals(asked, &problems);
-  DerivedHeadDim(asked.model(), &problems);
   HeadRules(job.model(), &problems);
   MoeRules(job, &problems);
   DataRules(job, &problems);
-  RankRules(asked.parallel(), ranks, &problems);
+  RankRules(job.parallel(), ranks, &problems);
   TensorRules(job, &problems);
   PipelineRules(job, &problems);
-  BatchRules(job, data_known ? job.parallel().data() : 1, &problems);
-  if (data_known) ExpertRanks(job.parallel(), &problems);
+  BatchRules(job, &problems);
+  if (ranks > 0 || asked.parallel().data() > 0) ExpertRanks(job.parallel(), &problems);
   SizeLimits(job, &problems);
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));
   return problems;

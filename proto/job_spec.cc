@@ -101,14 +101,32 @@ void FillDefaults(Message* message) {
   }
 }
 
+// What the other axes leave of the ranks; 0 when they do not divide them.
 int DataRanks(const ParallelSpec& parallel, int ranks) {
   if (parallel.data() != 0) return parallel.data();
-  int others = 1;
+  if (ranks == 0) return 1;
+  int left = ranks;
   for (const int extent : {parallel.tensor(), parallel.pipeline(), parallel.context()}) {
-    if (extent < 1 || extent > ranks / others) return 1;
-    others *= extent;
+    if (extent < 1 || left % extent != 0) return 0;
+    left /= extent;
   }
-  return ranks / others;
+  return left;
+}
+
+void DeriveModel(ModelSpec* model) {
+  if (!model->has_kv_heads() && model->has_heads()) model->set_kv_heads(model->heads());
+  if (!model->has_head_dim() && model->heads() > 0 && model->hidden() % model->heads() == 0) {
+    model->set_head_dim(model->hidden() / model->heads());
+  }
+}
+
+void DeriveGlobalBatch(int data_ranks, TrainSpec* train) {
+  int64_t batch = 0;
+  if (train->has_global_batch() || data_ranks == 0 ||
+      __builtin_mul_overflow(train->microbatch(), int64_t{data_ranks}, &batch)) {
+    return;
+  }
+  train->set_global_batch(batch);
 }
 
 void SetDirectories(JobSpec* job) {
@@ -151,19 +169,10 @@ absl::Status ApplyOverrides(const std::vector<std::string>& overrides, JobSpec* 
 JobSpec ResolveJobSpec(JobSpec job, int ranks) {
   FillDefaults(&job);
   if (job.name().empty()) job.set_name("job");
-  ModelSpec& model = *job.mutable_model();
-  if (!model.has_kv_heads() && model.has_heads()) model.set_kv_heads(model.heads());
-  if (!model.has_head_dim() && model.has_hidden() && model.heads() > 0) {
-    model.set_head_dim(model.hidden() / model.heads());
-  }
-  ParallelSpec& parallel = *job.mutable_parallel();
-  parallel.set_data(DataRanks(parallel, ranks));
-  TrainSpec& train = *job.mutable_train();
-  int64_t batch = 0;
-  if (!train.has_global_batch() &&
-      !__builtin_mul_overflow(train.microbatch(), int64_t{parallel.data()}, &batch)) {
-    train.set_global_batch(batch);
-  }
+  DeriveModel(job.mutable_model());
+  const int data_ranks = DataRanks(job.parallel(), ranks);
+  job.mutable_parallel()->set_data(data_ranks);
+  DeriveGlobalBatch(data_ranks, job.mutable_train());
   SetDirectories(&job);
   return job;
 }

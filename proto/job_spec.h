@@ -26,8 +26,10 @@ absl::Status ApplyOverrides(const std::vector<std::string>& overrides, JobSpec* 
 
 // Sets every field that has a default and every derived one, so that the result says all that will
 // be done: name, kv_heads, head_dim, parallel.data (what `ranks` leaves; 1 when `ranks` is 0, that
-// is unknown, or too small), train.global_batch (microbatch x data), directories. model.moe stays
-// absent when absent, and so do required fields, which JobProblems names. Never fails; idempotent.
+// is unknown), train.global_batch (microbatch x data), directories. model.moe stays absent when
+// absent. What JobProblems will object to stays as it is: missing required fields, a head_dim that
+// heads do not divide, a parallel.data of 0 that the ranks do not divide into. Never fails;
+// idempotent.
 JobSpec ResolveJobSpec(JobSpec job, int ranks);
 
 // Text-format protobuf, one field a line.

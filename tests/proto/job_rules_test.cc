@@ -97,9 +97,12 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
        "train.steps 9000000000000000 x train.global_batch 10000 x model.sequence 16 is more"},
   };
   for (const Mistake& mistake : mistakes) {
-    EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),
-                ElementsAre(HasSubstr(mistake.message)))
+    const JobSpec job = With(mistake.change);
+    EXPECT_THAT(JobProblems(job, mistake.ranks), ElementsAre(HasSubstr(mistake.message)))
         << mistake.change;
+    EXPECT_THAT(JobProblems(ResolveJobSpec(job, mistake.ranks), mistake.ranks),
+                ElementsAre(HasSubstr(mistake.message)))
+        << "resolved: " << mistake.change;
   }
 }
 
