@@ -6,46 +6,65 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "launch/command_evaluate.h"
 #include "launch/command_export.h"
+#include "launch/command_generate.h"
 #include "launch/command_inspect.h"
 #include "launch/command_line.h"
 #include "launch/command_prepare_data.h"
+#include "launch/command_train.h"
 #include "launch/command_validate.h"
+#include "launch/command_verify.h"
 #include "launch/exit_code.h"
+#include "launch/runtime.h"
+#include "launch/version.h"
 
 namespace twinstream {
 namespace {
 
-constexpr char kVersion[] = "twinstream 0.1.0";
-
-absl::Status NotBuiltYet(const char* what) {
-  return absl::UnimplementedError(absl::StrCat(what, " is not built yet"));
-}
-
-absl::Status Run(const CommandLine& line) {
+// Commands of one process.
+absl::Status RunAlone(const CommandLine& line) {
   switch (line.command) {
-    case Command::kNone:
-      break;
-    case Command::kTrain:
-      return NotBuiltYet("train");
     case Command::kValidate:
       return CommandValidate(line.positional[0], line.overrides, static_cast<int>(line.ranks));
-    case Command::kVerify:
-      return NotBuiltYet("verify");
     case Command::kPlan:
-      return NotBuiltYet("plan");
+      return absl::UnimplementedError("plan is not built yet");
     case Command::kInspect:
       return CommandInspect(line.positional);
     case Command::kExport:
       return CommandExport(line.positional[0], line.output, line.format);
-    case Command::kEvaluate:
-      return NotBuiltYet("evaluate");
-    case Command::kGenerate:
-      return NotBuiltYet("generate");
     case Command::kPrepareData:
       return CommandPrepareData(line.inputs, line.output, line.tokenizer, line.validation);
+    case Command::kNone:
+    case Command::kTrain:
+    case Command::kVerify:
+    case Command::kEvaluate:
+    case Command::kGenerate:
+      break;
   }
   return absl::InvalidArgumentError("no command given");
+}
+
+// Commands of all ranks.
+absl::Status RunOnRanks(Runtime& runtime, const CommandLine& line) {
+  switch (line.command) {
+    case Command::kTrain:
+      return CommandTrain(runtime, line);
+    case Command::kVerify:
+      return CommandVerify(runtime, line);
+    case Command::kEvaluate:
+      return CommandEvaluate(runtime, line);
+    case Command::kGenerate:
+      return CommandGenerate(runtime, line);
+    case Command::kNone:
+    case Command::kValidate:
+    case Command::kPlan:
+    case Command::kInspect:
+    case Command::kExport:
+    case Command::kPrepareData:
+      break;
+  }
+  return absl::InternalError("not a command of all ranks");
 }
 
 // What needs no MPI is done once: under mpirun by the first process alone, the others have nothing
@@ -67,10 +86,14 @@ int Main(int argc, char** argv) {
   const bool uses_mpi = line.ok() && !line->help && UsesMpi(line->command);
   if (!uses_mpi && !IsFirstProcess()) return 0;
   if (!line.ok()) return Finish(line.status());
-  if (line->version) std::puts(kVersion);
+  if (line->version) std::puts(kProgramVersion);
   if (line->help) std::fputs(HelpText(line->command).c_str(), stdout);
   if (line->version || line->help) return 0;
-  return Finish(Run(*line));
+  if (!uses_mpi) return Finish(RunAlone(*line));
+  Runtime runtime(argc, argv);
+  const absl::Status status = RunOnRanks(runtime, *line);
+  // All ranks agree on the status: one of them says it.
+  return runtime.rank() == 0 ? Finish(status) : ExitCodeOf(status);
 }
 
 }  // namespace

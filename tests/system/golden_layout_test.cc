@@ -52,7 +52,7 @@ TEST_P(GoldenLayoutTest, EveryScheduleGivesTheReference) {
     parallel.set_pipeline(2);
     parallel.set_schedule(schedule);
     const JobSpec job = golden.Job(parallel, 1, 2);
-    const Run run = golden.Train(job);
+    const TrainedRun run = golden.Train(job);
     const Deviations d = Compare(run, golden.golden());
     EXPECT_LE(d.loss, kLossLimit) << LayoutName(job);
     EXPECT_LE(d.gradient, kGradientLimit) << LayoutName(job);
@@ -62,7 +62,9 @@ TEST_P(GoldenLayoutTest, EveryScheduleGivesTheReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dense, GoldenLayoutTest, ::testing::ValuesIn(DenseGoldenFiles()),
-                         [](const auto& info) { return info.param; });
+                         [](const ::testing::TestParamInfo<std::string>& file) {
+                           return file.param;
+                         });
 
 }  // namespace
 }  // namespace twinstream::testing

@@ -136,8 +136,8 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
   return jobs;
 }
 
-Run GoldenRun::Train(const JobSpec& job) const {
-  Run run;
+TrainedRun GoldenRun::Train(const JobSpec& job) const {
+  TrainedRun run;
   std::mutex mutex;
   const int ranks = GridShape::From(job.parallel()).ranks();
   RunRanks(ranks, [&](Transport& transport) {
@@ -182,7 +182,7 @@ std::string LayoutName(const JobSpec& job) {
       job.train().microbatch(), " ", ParallelSpec::Schedule_Name(parallel.schedule()));
 }
 
-Deviations Compare(const Run& run, const Golden& golden) {
+Deviations Compare(const TrainedRun& run, const Golden& golden) {
   Deviations worst;
   const auto raise = [](double& to, double value) {
     to = std::isnan(value) || value > to ? value : to;

@@ -17,7 +17,7 @@ namespace twinstream::testing {
 // The dense golden files of the schemes built so far.
 std::vector<std::string> DenseGoldenFiles();
 
-struct Run {
+struct TrainedRun {
   std::vector<double> losses, gradient_norms;           // per update, before it
   std::map<std::string, std::vector<float>> gradients;  // of the first update, whole tensors
   std::map<std::string, std::vector<float>> weights;    // after the last update
@@ -35,7 +35,7 @@ class GoldenRun {
   // Every layout of `ranks` ranks that validate accepts, with every microbatch.
   std::vector<JobSpec> LegalJobs(int ranks) const;
   // Trains on job.parallel's ranks from param.*.
-  Run Train(const JobSpec& job) const;
+  TrainedRun Train(const JobSpec& job) const;
 
  private:
   Golden golden_;
@@ -53,6 +53,6 @@ struct Deviations {
   double gradient = 0;  // of the tensor's largest element
   double weight = 0;    // in learning rates
 };
-Deviations Compare(const Run& run, const Golden& golden);
+Deviations Compare(const TrainedRun& run, const Golden& golden);
 
 }  // namespace twinstream::testing
