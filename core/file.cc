@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -17,6 +18,11 @@ namespace {
 
 absl::Status Failure(int error, absl::string_view verb, absl::string_view path) {
   return absl::ErrnoToStatus(error, absl::StrCat("cannot ", verb, " ", path));
+}
+
+std::string ParentOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  return parent.empty() ? "." : parent;
 }
 
 // A descriptor that closes itself.
@@ -121,8 +127,7 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
   if (absl::Status s = file->Write(text); !s.ok()) return s;
   if (absl::Status s = file->SyncAndClose(); !s.ok()) return s;
   if (absl::Status s = Rename(temporary, path); !s.ok()) return s;
-  const std::string directory = std::filesystem::path(path).parent_path().string();
-  return SyncDirectory(directory.empty() ? "." : directory);
+  return SyncDirectory(ParentOf(path));
 }
 
 absl::Status MakeDirectories(const std::string& path) {
@@ -143,6 +148,17 @@ absl::Status Rename(const std::string& from, const std::string& to) {
     return Failure(errno, absl::StrCat("rename ", from, " to"), to);
   }
   return absl::OkStatus();
+}
+
+absl::Status ReplaceDirectory(const std::string& from, const std::string& to) {
+  const bool exchanged =
+      renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0;
+  if (!exchanged) {  // there is no old one, or the file system cannot exchange
+    if (absl::Status s = RemoveTree(to); !s.ok()) return s;
+    if (absl::Status s = Rename(from, to); !s.ok()) return s;
+  }
+  if (absl::Status s = SyncDirectory(ParentOf(to)); !s.ok()) return s;
+  return exchanged ? RemoveTree(from) : absl::OkStatus();
 }
 
 absl::Status RemoveTree(const std::string& path) {

@@ -61,6 +61,9 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text);
 absl::Status MakeDirectories(const std::string& path);  // and its parents; fine if they exist
 absl::Status SyncDirectory(const std::string& path);    // entries made in it survive a crash
 absl::Status Rename(const std::string& from, const std::string& to);
+// `to` becomes what `from` was, and `from` is gone. An old directory `to` is exchanged in one step
+// where the file system can do that. The directories around both survive a crash (fsync).
+absl::Status ReplaceDirectory(const std::string& from, const std::string& to);
 // A file, or a directory with all it holds; fine if there is none.
 absl::Status RemoveTree(const std::string& path);
 
