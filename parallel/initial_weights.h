@@ -1,0 +1,20 @@
+// The weights that a run starts from when it has no checkpoint: train.initial_weights.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "core/device.h"
+#include "core/tensor.h"
+#include "parallel/box.h"
+
+namespace twinstream {
+
+// Fills the needed pieces (f32) from a safetensors file or directory, on any layout. Local to the
+// rank. model: name and global shape of every tensor of the whole model. INVALID_ARGUMENT names all
+// tensors that are missing, extra, misshapen or neither F32, BF16 nor F64.
+absl::Status LoadInitialWeights(const std::string& path, absl::Span<const TensorSpec> model,
+                                absl::Span<const Piece> needed, Device& device);
+
+}  // namespace twinstream
