@@ -85,10 +85,7 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, do
 // FLOP/s of all ranks' devices together, measured at the same time, as they will work.
 double PeakFlops(Runtime& runtime, Device& device) {
   runtime.world().Barrier();
-  double flops = MeasurePeakFlops(device);
-  runtime.world().AllReduce(Tensor(reinterpret_cast<std::byte*>(&flops), DType::kF64, {1}),
-                            Reduction::kSum);
-  return flops;
+  return AllReduceValue(runtime.world(), MeasurePeakFlops(device), Reduction::kSum);
 }
 
 // Weights from the checkpoint, from train.initial_weights or from the seed.

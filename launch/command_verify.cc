@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "core/crc32c.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
@@ -21,7 +22,8 @@ namespace twinstream {
 namespace {
 
 constexpr int64_t kSteps = 3;
-// What float32 arithmetic in another order may differ by: measured on the golden files, two orders of magnitude below.
+// What float32 arithmetic in another order may differ by: measured on the golden files, two orders
+// of magnitude below.
 constexpr double kLossLimit = 1e-5;      // relative
 constexpr double kNormLimit = 1e-4;      // relative
 constexpr double kGradientLimit = 1e-4;  // of the tensor's largest element
@@ -54,8 +56,8 @@ struct Reference {
   Trainer trainer;
 };
 
-// Shrinks the model until rank 0 can hold it twice, whole and as a part. Layers go first: layouts are about what is in
-// them and between them.
+// Shrinks the model until rank 0 can hold it twice, whole and as a part. Layers go first: layouts
+// are about what is in them and between them.
 absl::Status FitReference(Runtime& runtime, Device& device, JobSpec* job, std::string* note) {
   int64_t layers = job->model().layers();
   if (runtime.rank() == 0) {
@@ -68,27 +70,29 @@ absl::Status FitReference(Runtime& runtime, Device& device, JobSpec* job, std::s
     while (layers > job->parallel().pipeline() && !fits(layers)) --layers;
     if (!fits(layers)) layers = 0;
   }
-  double agreed = static_cast<double>(layers);
-  runtime.world().Broadcast(Tensor(reinterpret_cast<std::byte*>(&agreed), DType::kF64, {1}), 0);
+  // Rank 0's answer is the smallest: the others say the layers that the job has.
+  const auto agreed = -static_cast<int64_t>(
+      AllReduceValue(runtime.world(), -static_cast<double>(layers), Reduction::kMax));
   if (agreed == 0) {
-    return absl::FailedPreconditionError("rank 0's host cannot hold even one layer per stage of this model by itself");
+    return absl::FailedPreconditionError(
+        "rank 0's host cannot hold even one layer per stage of this model by itself");
   }
-  if (static_cast<int64_t>(agreed) < job->model().layers()) {
+  if (agreed < job->model().layers()) {
     *note = absl::StrFormat("The model does not fit on one rank: %d of its %d layers are compared.",
-                            static_cast<int64_t>(agreed), job->model().layers());
-    job->mutable_model()->set_layers(static_cast<int64_t>(agreed));
+                            agreed, job->model().layers());
+    job->mutable_model()->set_layers(agreed);
   }
   return absl::OkStatus();
 }
 
 double MaxOverRanks(Runtime& runtime, double value) {
-  runtime.world().AllReduce(Tensor(reinterpret_cast<std::byte*>(&value), DType::kF64, {1}), Reduction::kMax);
-  return value;
+  return AllReduceValue(runtime.world(), value, Reduction::kMax);
 }
 
-// Largest |piece - reference| of this rank's pieces of one tensor; `whole` is the reference, row-major.
-double LargestDifference(const std::vector<Piece>& pieces, const std::string& name, const std::vector<float>& whole,
-                         Device& device) {
+// Largest |piece - reference| of this rank's pieces of one tensor; `whole` is the reference,
+// row-major.
+double LargestDifference(const std::vector<Piece>& pieces, const std::string& name,
+                         const std::vector<float>& whole, Device& device) {
   double largest = 0;
   for (const Piece& piece : pieces) {
     if (piece.name != name) continue;
@@ -99,8 +103,8 @@ double LargestDifference(const std::vector<Piece>& pieces, const std::string& na
                   first = matrix ? piece.box.begin[1] : 0;
     for (int64_t i = 0; i < piece.data.elements(); ++i) {
       const int64_t at = (piece.box.begin[0] + i / width) * columns + first + i % width;
-      const double difference =
-          std::abs(static_cast<double>(local[static_cast<size_t>(i)]) - whole[static_cast<size_t>(at)]);
+      const double difference = std::abs(static_cast<double>(local[static_cast<size_t>(i)]) -
+                                         whole[static_cast<size_t>(at)]);
       if (!(difference <= largest)) largest = difference;
     }
   }
@@ -108,7 +112,8 @@ double LargestDifference(const std::vector<Piece>& pieces, const std::string& na
 }
 
 // The worst gradient tensor. Rank 0 sends each of its reference gradients round.
-Row CompareGradients(Runtime& runtime, const Trainer& trainer, const Trainer* reference, Device& device) {
+Row CompareGradients(Runtime& runtime, const Trainer& trainer, const Trainer* reference,
+                     Device& device) {
   Row worst = {.what = "worst parameter gradient", .limit = kGradientLimit};
   const std::vector<Piece> pieces = trainer.optimizer().GradientPieces();
   for (const ModelParameter& parameter : trainer.model_parameters()) {
@@ -121,7 +126,8 @@ Row CompareGradients(Runtime& runtime, const Trainer& trainer, const Trainer* re
         device.CopyOut(whole.data() + piece.box.begin[0] * row, piece.data);
       }
     }
-    runtime.world().Broadcast(Tensor(reinterpret_cast<std::byte*>(whole.data()), DType::kF32, parameter.shape), 0);
+    runtime.world().Broadcast(
+        Tensor(reinterpret_cast<std::byte*>(whole.data()), DType::kF32, parameter.shape), 0);
     double scale = std::numeric_limits<float>::min();
     for (float value : whole) scale = std::max(scale, std::abs(static_cast<double>(value)));
     const double difference =
@@ -140,11 +146,11 @@ Row CompareReplicas(Runtime& runtime, const Trainer& trainer, Device& device) {
   for (const Piece& piece : trainer.parameters().ValuePieces()) {
     std::vector<std::byte> bytes(static_cast<size_t>(piece.data.bytes()));
     device.CopyOut(bytes.data(), piece.data);
-    absl::StrAppend(&mine, piece.name, piece.box.ToString(), "\n", Crc32c(bytes), "\n");
+    absl::StrAppend(&mine, piece.name, piece.box.ToString(), "\n", ExtendCrc32c(0, bytes), "\n");
   }
   Row row = {.what = "replicas differ (boxes)"};
   std::map<std::string, std::string> digests;
-  for (const std::string& text : GatherText(runtime.world(), mine)) {
+  for (const std::string& text : GatherTexts(runtime.world(), mine)) {
     const std::vector<std::string> lines = absl::StrSplit(text, '\n');
     for (size_t i = 0; i + 1 < lines.size(); i += 2) {
       const auto [found, is_new] = digests.try_emplace(lines[i], lines[i + 1]);
@@ -157,32 +163,38 @@ Row CompareReplicas(Runtime& runtime, const Trainer& trainer, Device& device) {
   return row;
 }
 
-absl::Status Report(Runtime& runtime, const Trainer& trainer, const std::string& note, const std::vector<Row>& rows) {
+absl::Status Report(Runtime& runtime, const Trainer& trainer, const std::string& note,
+                    const std::vector<Row>& rows) {
   bool ok = true;
-  std::string table = absl::StrFormat("%s on %s against one rank, %d steps\n%s%s%-28s %12s %12s  %s\n",
-                                      trainer.job().name(), trainer.grid().shape().ToString(), kSteps, note,
-                                      note.empty() ? "" : "\n", "", "difference", "allowed", "verdict");
+  std::string table =
+      absl::StrFormat("%s on %s against one rank, %d steps\n%s%s%-28s %12s %12s  %s\n",
+                      trainer.job().name(), trainer.grid().shape().ToString(), kSteps, note,
+                      note.empty() ? "" : "\n", "", "difference", "allowed", "verdict");
   for (const Row& row : rows) {
     ok = ok && row.ok();
-    absl::StrAppendFormat(&table, "%-28s %12.2e %12.2e  %s%s\n", row.what, row.difference, row.limit,
-                          row.ok() ? "ok" : "OUTSIDE", row.note.empty() ? "" : absl::StrCat("  ", row.note));
+    absl::StrAppendFormat(&table, "%-28s %12.2e %12.2e  %s%s\n", row.what, row.difference,
+                          row.limit, row.ok() ? "ok" : "OUTSIDE",
+                          row.note.empty() ? "" : absl::StrCat("  ", row.note));
   }
   if (runtime.rank() == 0) absl::PrintF("%s", table);
   if (ok) return absl::OkStatus();
-  return absl::InternalError("this layout does not compute what one rank computes: see the rows that are OUTSIDE");
+  return absl::InternalError(
+      "this layout does not compute what one rank computes: see the rows that are OUTSIDE");
 }
 
 // Steps on both; the rows that compare them.
-std::vector<Row> CompareSteps(Runtime& runtime, Trainer& trainer, Reference* reference, const TokenDataset& data,
-                              Device& device) {
+std::vector<Row> CompareSteps(Runtime& runtime, Trainer& trainer, Reference* reference,
+                              const TokenDataset& data, Device& device) {
   const JobSpec& job = trainer.job();
-  Row loss = {.what = "loss", .limit = kLossLimit}, norm = {.what = "gradient norm", .limit = kNormLimit}, gradient;
+  Row loss = {.what = "loss", .limit = kLossLimit},
+      norm = {.what = "gradient norm", .limit = kNormLimit}, gradient;
   for (int64_t step = 1; step <= kSteps; ++step) {
     const auto step_on = [&](Trainer& on) {
       HostBatch batch = on.EmptyBatch();
       const absl::Status loaded =
           BatchLoader(data, on.batch_shape())
-              .Load((step - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens), absl::MakeSpan(batch.targets));
+              .Load((step - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens),
+                    absl::MakeSpan(batch.targets));
       Check(loaded.ok(), "%s", loaded.message());
       return on.Step(batch, step, LearningRate(job.optimizer(), step, job.train().steps()), false);
     };
@@ -195,10 +207,11 @@ std::vector<Row> CompareSteps(Runtime& runtime, Trainer& trainer, Reference* ref
     }
     loss.difference = std::max(loss.difference, MaxOverRanks(runtime, loss_difference));
     norm.difference = std::max(norm.difference, MaxOverRanks(runtime, norm_difference));
-    // Later steps start from weights that Adam has moved by whole learning rates where gradients are near zero: only the
-    // first step's gradients are comparable tensor by tensor.
+    // Later steps start from weights that Adam has moved by whole learning rates where gradients
+    // are near zero: only the first step's gradients are comparable tensor by tensor.
     if (step == 1) {
-      gradient = CompareGradients(runtime, trainer, reference == nullptr ? nullptr : &reference->trainer, device);
+      gradient = CompareGradients(runtime, trainer,
+                                  reference == nullptr ? nullptr : &reference->trainer, device);
     }
   }
   return {loss, norm, gradient, CompareReplicas(runtime, trainer, device)};
@@ -229,7 +242,8 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
     reference->trainer.Materialize();
     reference->trainer.InitializeWeights();
   }
-  return Report(runtime, trainer, note, CompareSteps(runtime, trainer, reference.get(), *data, **device));
+  return Report(runtime, trainer, note,
+                CompareSteps(runtime, trainer, reference.get(), *data, **device));
 }
 
 }  // namespace twinstream

@@ -26,9 +26,8 @@ bool Due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 int64_t PeakMemory(Communicator& world) {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);
-  double bytes = static_cast<double>(usage.ru_maxrss) * 1024;
-  world.AllReduce(Tensor(reinterpret_cast<std::byte*>(&bytes), DType::kF64, {1}), Reduction::kMax);
-  return static_cast<int64_t>(bytes);
+  return static_cast<int64_t>(
+      AllReduceValue(world, static_cast<double>(usage.ru_maxrss) * 1024, Reduction::kMax));
 }
 
 }  // namespace

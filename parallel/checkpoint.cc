@@ -21,37 +21,6 @@
 namespace twinstream {
 namespace {
 
-// All ranks' words, in rank order: counts[r] of them from rank r.
-std::vector<int32_t> GatherWords(Communicator& world, absl::Span<const int32_t> own,
-                                 absl::Span<const int64_t> counts) {
-  const auto mine = counts.begin() + world.rank();
-  const int64_t before = std::accumulate(counts.begin(), mine, int64_t{0});
-  const int64_t total = std::accumulate(mine, counts.end(), before);
-  std::vector<int32_t> all(static_cast<size_t>(total));
-  std::copy(own.begin(), own.end(), all.begin() + before);
-  world.AllGather(Tensor(reinterpret_cast<std::byte*>(all.data()), DType::kI32, {total}), counts);
-  return all;
-}
-
-// Every rank's text (any bytes), in rank order. Collective.
-std::vector<std::string> GatherTexts(Communicator& world, const std::string& text) {
-  Check(text.size() <= INT32_MAX, "a text of %d bytes", text.size());
-  const std::vector<int64_t> ones(static_cast<size_t>(world.size()), 1);
-  const std::vector<int32_t> sizes = GatherWords(world, {static_cast<int32_t>(text.size())}, ones);
-  std::vector<int64_t> counts;
-  for (int32_t size : sizes) counts.push_back((int64_t{size} + 3) / 4);
-  std::vector<int32_t> packed((text.size() + 3) / 4);
-  std::memcpy(packed.data(), text.data(), text.size());
-  const std::vector<int32_t> all = GatherWords(world, packed, counts);
-  std::vector<std::string> texts;
-  const int32_t* next = all.data();
-  for (size_t r = 0; r < sizes.size(); ++r) {
-    texts.emplace_back(reinterpret_cast<const char*>(next), static_cast<size_t>(sizes[r]));
-    next += counts[r];
-  }
-  return texts;
-}
-
 // An empty `temporary`, and nothing left of saves that were cut short.
 absl::Status Prepare(const std::string& directory, const std::string& temporary) {
   if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "parallel/communicator.h"
@@ -11,6 +12,12 @@ namespace twinstream {
 
 // Rank 0's text on every rank; the others' argument is ignored. Below 2 GiB.
 std::string BroadcastText(Communicator& world, std::string text);
+
+// Every rank's text (any bytes), in rank order, on every rank. Below 2 GiB together.
+std::vector<std::string> GatherTexts(Communicator& world, const std::string& text);
+
+// The sum or the largest of all ranks' values. For host-memory communicators.
+double AllReduceValue(Communicator& world, double value, Reduction reduction);
 
 // OK if it is OK on every rank; else, on every rank, the failure of the lowest rank that has one,
 // prefixed with that rank unless all ranks fail alike. So an error of one rank's disk ends all

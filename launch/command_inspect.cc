@@ -1,0 +1,189 @@
+#include "launch/command_inspect.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/safetensors.h"
+#include "google/protobuf/util/message_differencer.h"
+#include "parallel/checkpoint_directory.h"
+#include "parallel/checkpoint_reader.h"
+
+namespace twinstream {
+namespace {
+
+absl::StatusOr<CheckpointReader> OpenReader(const std::string& path) {
+  const absl::StatusOr<std::string> step_directory = FindCheckpoint(path);
+  if (!step_directory.ok()) return step_directory.status();
+  return CheckpointReader::Open(*step_directory);
+}
+
+std::string ModelText(const ModelSpec& model) {
+  return absl::StrFormat(
+      "%s %s, layers %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, vocabulary %d, "
+      "sequence %d",
+      ModelSpec::Family_Name(model.family()), ModelSpec::Residual_Name(model.residual()),
+      model.layers(), model.hidden(), model.heads(), model.kv_heads(), model.head_dim(),
+      model.ffn(), model.vocabulary(), model.sequence());
+}
+
+void PrintSummary(const CheckpointReader& reader) {
+  const Manifest& manifest = reader.manifest();
+  int64_t parameters = 0;
+  for (const StoredTensor& tensor : manifest.tensor()) {
+    if (IsModelTensor(tensor.name())) parameters += ShapeOf(tensor).elements();
+  }
+  int64_t bytes = 0;
+  for (const ShardFile& file : manifest.file()) bytes += file.bytes();
+  absl::PrintF("checkpoint  %s\n", reader.step_directory());
+  absl::PrintF("step        %d\n", manifest.step());
+  absl::PrintF("trained on  %d tokens; next sample %d\n", manifest.tokens(),
+               manifest.next_sample());
+  absl::PrintF("job         %s\n", manifest.job().name());
+  absl::PrintF("layout      %s\n", manifest.layout());
+  absl::PrintF("written by  %s\n", manifest.program());
+  absl::PrintF("model       %s\n", ModelText(manifest.job().model()));
+  absl::PrintF("parameters  %d\n", parameters);
+  absl::PrintF("bytes       %d in %d files\n", bytes, manifest.file_size());
+}
+
+size_t LongestName(const Manifest& manifest) {
+  size_t longest = 0;
+  for (const StoredTensor& tensor : manifest.tensor()) {
+    longest = std::max(longest, tensor.name().size());
+  }
+  return longest;
+}
+
+std::string BoxesText(const StoredTensor& tensor) {
+  constexpr int kShown = 6;
+  std::vector<std::string> boxes;
+  for (int k = 0; k < std::min(kShown, tensor.box_size()); ++k) {
+    boxes.push_back(BoxOf(tensor.box(k)).ToString());
+  }
+  if (tensor.box_size() > kShown) {
+    boxes.push_back(absl::StrCat("and ", tensor.box_size() - kShown, " more"));
+  }
+  return absl::StrJoin(boxes, " ");
+}
+
+// One tensor of one checkpoint as floats.
+absl::StatusOr<std::vector<float>> ReadFloats(CheckpointReader& reader,
+                                              const StoredTensor& tensor) {
+  const Shape shape = ShapeOf(tensor);
+  std::vector<std::byte> bytes(
+      static_cast<size_t>(shape.elements() * SizeOf(*DTypeNamed(tensor.dtype()))));
+  if (absl::Status s = reader.Read(tensor, Box::Whole(shape), absl::MakeSpan(bytes)); !s.ok()) {
+    return s;
+  }
+  return ToFloats(tensor.dtype(), bytes);
+}
+
+// Largest |a - b|; NaN if an element is NaN on one side only.
+double LargestDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
+    const double difference = std::abs(double{a[i]} - double{b[i]});
+    if (std::isnan(difference)) return difference;
+    largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+absl::Status InspectOne(const std::string& path) {
+  absl::StatusOr<CheckpointReader> reader = OpenReader(path);
+  if (!reader.ok()) return reader.status();
+  const Manifest& manifest = reader->manifest();
+  PrintSummary(*reader);
+  const int width = static_cast<int>(LongestName(manifest));
+  std::vector<std::string> faults;
+  for (const StoredTensor& tensor : manifest.tensor()) {
+    const absl::Status status = reader->Verify(tensor);
+    absl::PrintF("%-*s  %s %s  %s%s\n", width, tensor.name(), tensor.dtype(),
+                 ShapeOf(tensor).ToString(), BoxesText(tensor), status.ok() ? "" : "  DAMAGED");
+    if (!status.ok()) faults.push_back(std::string(status.message()));
+  }
+  // Shards that hold no box count too.
+  const absl::Status files = CheckWhole(reader->step_directory()).status();
+  if (!files.ok() && faults.empty()) faults.push_back(std::string(files.message()));
+  if (faults.empty()) {
+    absl::PrintF("whole       yes: every file is there and every digest matches\n");
+    return absl::OkStatus();
+  }
+  absl::PrintF("whole       NO\n");
+  return absl::DataLossError(
+      absl::StrCat(reader->step_directory(), " is not whole:\n", absl::StrJoin(faults, "\n")));
+}
+
+void PrintJobDifferences(const JobSpec& first, const JobSpec& second) {
+  std::string differences;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&differences);
+  if (differencer.Compare(first, second)) differences = "the jobs are the same\n";
+  absl::PrintF("%s", differences);
+}
+
+// Tensors' names in either checkpoint, with what each has of that name.
+using Pair = std::pair<const StoredTensor*, const StoredTensor*>;
+std::map<std::string, Pair> PairTensors(const Manifest& first, const Manifest& second) {
+  std::map<std::string, Pair> pairs;
+  for (const StoredTensor& tensor : first.tensor()) pairs[tensor.name()].first = &tensor;
+  for (const StoredTensor& tensor : second.tensor()) pairs[tensor.name()].second = &tensor;
+  return pairs;
+}
+
+absl::Status CompareTwo(const std::string& first_path, const std::string& second_path) {
+  absl::StatusOr<CheckpointReader> first = OpenReader(first_path);
+  if (!first.ok()) return first.status();
+  absl::StatusOr<CheckpointReader> second = OpenReader(second_path);
+  if (!second.ok()) return second.status();
+  for (const CheckpointReader* reader : {&*first, &*second}) PrintSummary(*reader);
+  PrintJobDifferences(first->manifest().job(), second->manifest().job());
+
+  const auto pairs = PairTensors(first->manifest(), second->manifest());
+  const int width =
+      static_cast<int>(std::max(LongestName(first->manifest()), LongestName(second->manifest())));
+  int64_t identical = 0;
+  double largest = 0;
+  for (const auto& [name, pair] : pairs) {
+    const auto& [a, b] = pair;
+    if (a == nullptr || b == nullptr) {
+      absl::PrintF("%-*s  only in the %s\n", width, name, a != nullptr ? "first" : "second");
+      continue;
+    }
+    if (ShapeOf(*a) != ShapeOf(*b)) {
+      absl::PrintF("%-*s  %s in the first, %s in the second\n", width, name, ShapeOf(*a).ToString(),
+                   ShapeOf(*b).ToString());
+      continue;
+    }
+    const absl::StatusOr<std::vector<float>> x = ReadFloats(*first, *a);
+    if (!x.ok()) return x.status();
+    const absl::StatusOr<std::vector<float>> y = ReadFloats(*second, *b);
+    if (!y.ok()) return y.status();
+    if (std::memcmp(x->data(), y->data(), x->size() * sizeof(float)) == 0) {
+      ++identical;
+      absl::PrintF("%-*s  identical\n", width, name);
+      continue;
+    }
+    const double difference = LargestDifference(*x, *y);
+    if (!(difference <= largest)) largest = difference;
+    absl::PrintF("%-*s  differs by at most %g\n", width, name, difference);
+  }
+  absl::PrintF("%d of %d tensors identical; largest difference %g\n", identical, pairs.size(),
+               largest);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CommandInspect(const std::vector<std::string>& paths) {
+  return paths.size() == 1 ? InspectOne(paths[0]) : CompareTwo(paths[0], paths[1]);
+}
+
+}  // namespace twinstream
