@@ -7,7 +7,7 @@ set -euo pipefail
 declare -A package_sets=(
   [build]="g++ cmake ninja-build ccache openmpi-bin libopenmpi-dev protobuf-compiler libprotobuf-dev
            libabsl-dev libdnnl-dev libgtest-dev libgmock-dev bible-kjv"
-  [test]="clang-format-14 shellcheck git"
+  [test]="clang-format-14 shellcheck python3"
   [full]="clang-tidy-14 libomp-14-dev"
 )
 

@@ -44,6 +44,7 @@ write parallel/backend.cc '#include "core/cpu/ops.h"'
 write models/vendor.cc "#include <mpi.h>"
 write core/omp.cc "#include <omp.h>"
 write launch/macro.cc "int Before();" "#define TWICE(x) (2 * (x))"
+write core/conditional.cc "#ifdef __AVX2__" "#endif"
 write core/no_pragma.h "// A header." "inline int Twice(int x) { return 2 * x; }"
 write core/not_alone.h "#pragma once" "" "inline std::string Name() { return {}; }"
 write core/late.h "#pragma once"
@@ -66,6 +67,7 @@ expect parallel/backend.cc:1 folder-chain
 expect models/vendor.cc:1 vendor-header
 expect core/omp.cc:1 vendor-header
 expect launch/macro.cc:2 macro
+expect core/conditional.cc:1 conditional
 expect core/no_pragma.h:2 pragma-once
 expect core/not_alone.h:1 header-alone
 expect core/late.cc:1 own-header-first

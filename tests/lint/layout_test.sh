@@ -96,6 +96,8 @@ check_file_length() {
 check_macros() {
   { grep -nHE '^[[:space:]]*#[[:space:]]*define\b' "${sources[@]}" || true; } |
     sed -nE 's/^([^:]+:[0-9]+):.*/\1: [macro] no macros of ours: write a function, a constant or a template/p'
+  { grep -nHE '^[[:space:]]*#[[:space:]]*(if|ifdef|ifndef)\b' "${sources[@]}" || true; } |
+    sed -nE 's/^([^:]+:[0-9]+):.*/\1: [conditional] no conditional code: choose the source file in CMake/p'
 }
 
 check_pragma_once() {
