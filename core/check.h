@@ -3,6 +3,7 @@
 // absl::Status.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -13,9 +14,8 @@ namespace twinstream {
 
 // A condition plus the file and line of the call. Implicit on purpose.
 struct Condition {
-  Condition(bool holds_in,
-            const char* file_in = __builtin_FILE(),  // NOLINT(google-explicit-constructor)
-            int line_in = __builtin_LINE())
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Condition(bool holds_in, const char* file_in = __builtin_FILE(), int line_in = __builtin_LINE())
       : holds(holds_in), file(file_in), line(line_in) {}
   bool holds;
   const char* file;

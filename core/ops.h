@@ -85,8 +85,8 @@ struct ResidualBackwardTensors {
   Tensor dx, dy;  // [N, C], in place. In: gradients of the read's base and of y (of x_out, y_out
                   // without a read). Out: gradients of the write's base and of the y before (of x,
                   // y without a write).
-  Tensor dh;    // [N, C] gradient of h; absent without a read
-  Tensor x, y;  // the streams this site stored (x_out, y_out), from which it read
+  Tensor dh;      // [N, C] gradient of h; absent without a read
+  Tensor x, y;    // the streams this site stored (x_out, y_out), from which it read
   Tensor x_weight, y_weight, input_weight, scales;
   Tensor dx_weight, dy_weight, dinput_weight;  // [C], accumulated
   Tensor o, output_weight, doutput_weight;     // output_norm only (its scale is in `scales`)

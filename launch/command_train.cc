@@ -1,7 +1,5 @@
 #include "launch/command_train.h"
 
-#include <unistd.h>
-
 #include <memory>
 #include <optional>
 
@@ -90,7 +88,8 @@ double PeakFlops(Runtime& runtime, Device& device) {
 
 // Weights from the checkpoint, from train.initial_weights or from the seed.
 absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, const Start& start) {
-  if (!start.point.fresh()) return LoadInto(trainer, runtime, device, start.point.step_directory);
+  if (!start.point.fresh())
+    return LoadInto(trainer, runtime.world(), device, start.point.step_directory);
   const std::string& path = start.job.train().initial_weights();
   if (path.empty()) {
     trainer.InitializeWeights();
@@ -124,7 +123,7 @@ absl::StatusOr<Outputs> OpenOutputs(Runtime& runtime, const Start& start) {
       status = ReplaceFile(absl::StrCat(spec.directory(), "/job.textproto"), JobText(start.job));
     }
     outputs.progress.emplace(ProgressOptions{.out = stdout,
-                                             .terminal = isatty(fileno(stdout)) != 0,
+                                             .terminal = WatchedOnTerminal(),
                                              .columns = TerminalColumns(stdout),
                                              .steps = start.job.train().steps()});
   }

@@ -1,14 +1,20 @@
 #include "launch/host.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/ops.h"
 
 namespace twinstream {
@@ -48,6 +54,16 @@ int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host) {
   if (environment != nullptr && absl::SimpleAtoi(environment, &threads) && threads > 0)
     return threads;
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_on_host);
+}
+
+bool WatchedOnTerminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) return true;
+  const std::string launcher_output = absl::StrCat("/proc/", getppid(), "/fd/1");
+  char target[PATH_MAX];
+  const ssize_t length = readlink(launcher_output.c_str(), target, sizeof(target));
+  const absl::string_view name(target, static_cast<size_t>(std::max<ssize_t>(length, 0)));
+  return absl::StartsWith(name, "/dev/pts/") || absl::StartsWith(name, "/dev/tty");
 }
 
 double MeasurePeakFlops(Device& device) {

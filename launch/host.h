@@ -16,6 +16,10 @@ int64_t AvailableMemory();
 // its ranks; at least 1.
 int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host);
 
+// Whether a person watches this process's standard output on a terminal. mpirun gives its ranks a
+// pseudo-terminal whatever its own output is: then its own counts.
+bool WatchedOnTerminal();
+
 // FLOP/s of a float32 product of 1024-cubed on this device: the best of a few.
 double MeasurePeakFlops(Device& device);
 

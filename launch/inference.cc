@@ -39,7 +39,8 @@ absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpe
                                             *model.device, runtime.transport());
   if (absl::Status s = CheckHostMemory(runtime, model.trainer->memory()); !s.ok()) return s;
   model.trainer->Materialize();
-  if (absl::Status s = LoadInto(*model.trainer, runtime, *model.device, point->step_directory);
+  if (absl::Status s =
+          LoadInto(*model.trainer, runtime.world(), *model.device, point->step_directory);
       !s.ok())
     return s;
   return model;

@@ -48,7 +48,7 @@ absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& 
   return ChooseResumePoint(runtime, checkpoint, "", {});
 }
 
-absl::Status LoadInto(Trainer& trainer, Runtime& runtime, Device& device,
+absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,
                       const std::string& step_directory) {
   ActivityScope doing("loading of a checkpoint");
   const bool training = trainer.purpose() == Purpose::kTraining;
@@ -61,8 +61,7 @@ absl::Status LoadInto(Trainer& trainer, Runtime& runtime, Device& device,
     }
     return trainer.HasParameter(name);
   };
-  return AgreeOnStatus(runtime.world(),
-                       LoadCheckpoint(step_directory, needed, belongs_to_model, device));
+  return AgreeOnStatus(world, LoadCheckpoint(step_directory, needed, belongs_to_model, device));
 }
 
 }  // namespace twinstream

@@ -30,7 +30,7 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
 
 // Weights and optimizer state of the checkpoint, on every rank. Collective; the same status
 // everywhere.
-absl::Status LoadInto(Trainer& trainer, Runtime& runtime, Device& device,
+absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,
                       const std::string& step_directory);
 
 // The step directory and manifest that a checkpoint argument means, agreed by all ranks; whole.
