@@ -100,7 +100,9 @@ TEST(CheckpointDirectoryTest, AKillAtAnyMomentLeavesTheLastWholeCheckpoint) {
         if (!fine) _exit(1);
       }
     }
-    while (step == 0 && !fs::exists(directory.Path("latest"))) usleep(1000);  // one to begin with
+    for (int wait = 0; step == 0 && wait < 10000 && !fs::exists(directory.Path("latest")); ++wait) {
+      usleep(1000);  // for one to begin with
+    }
     usleep(static_cast<useconds_t>(random() % 40000));
     kill(child, SIGKILL);
     int outcome = 0;
