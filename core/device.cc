@@ -50,7 +50,7 @@ Tensor Scratch::Allocate(DType dtype, const Shape& shape) {
   const Tensor tensor(storage_.data() + used_, dtype, shape);
   used_ += Aligned(tensor.bytes());
   Check(used_ <= storage_.bytes(), "scratch memory is full: %d of %d bytes needed for %s", used_,
-        storage_.bytes(), shape.ToString());
+        storage_.bytes(), shape);
   return tensor;
 }
 

@@ -50,9 +50,14 @@ std::string Shape::ToString() const {
   return absl::StrCat("[", absl::StrJoin(extents(), ", "), "]");
 }
 
+void Tensor::DieOfDType() const {
+  Die(absl::StrCat("a tensor ", shape_.ToString(), " holds ", NameOf(dtype_)));
+}
+
 Tensor Tensor::Rows(int64_t begin, int64_t end) const {
-  Check(shape_.rank() >= 1 && 0 <= begin && begin <= end && end <= dim(0),
-        "rows [%d, %d) of a tensor %s", begin, end, shape_.ToString());
+  if (shape_.rank() < 1 || begin < 0 || begin > end || end > dim(0)) {
+    Die(absl::StrCat("rows [", begin, ", ", end, ") of a tensor ", shape_.ToString()));
+  }
   Shape shape = shape_;
   shape[0] = end - begin;
   const int64_t row_bytes = dim(0) == 0 ? 0 : bytes() / dim(0);
@@ -65,8 +70,9 @@ Tensor Tensor::At(int64_t i) const {
 }
 
 Tensor Tensor::Reshape(const Shape& shape) const {
-  Check(shape.elements() == elements(), "a tensor %s does not reshape to %s", shape_.ToString(),
-        shape.ToString());
+  if (shape.elements() != elements()) {
+    Die(absl::StrCat("a tensor ", shape_.ToString(), " does not reshape to ", shape.ToString()));
+  }
   return Tensor(data_, dtype_, shape);
 }
 

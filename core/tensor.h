@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/check.h"
@@ -57,6 +58,12 @@ class Shape {
   }
   int64_t elements() const;
   std::string ToString() const;  // "[2, 16, 32]"
+  // Lets messages take a shape as "%s" and make its text only when they are printed.
+  friend absl::FormatConvertResult<absl::FormatConversionCharSet::kString> AbslFormatConvert(
+      const Shape& shape, const absl::FormatConversionSpec& /*spec*/, absl::FormatSink* sink) {
+    sink->Append(shape.ToString());
+    return {true};
+  }
   friend bool operator==(const Shape& a, const Shape& b) { return a.extents() == b.extents(); }
 
  private:
@@ -80,7 +87,7 @@ class Tensor {
 
   template <typename T>
   T* As() const {
-    Check(dtype_ == DTypeOf<T>::kValue, "tensor %s holds %s", shape_.ToString(), NameOf(dtype_));
+    if (dtype_ != DTypeOf<T>::kValue) DieOfDType();  // no message is built where all is well
     return reinterpret_cast<T*>(data_);
   }
 
@@ -92,6 +99,8 @@ class Tensor {
   Tensor Reshape(const Shape& shape) const;
 
  private:
+  [[noreturn]] void DieOfDType() const;
+
   std::byte* data_ = nullptr;
   DType dtype_ = DType::kF32;
   Shape shape_;

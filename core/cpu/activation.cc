@@ -14,7 +14,7 @@ float Sigmoid(float v) { return 1 / (1 + Exp(-v)); }
 int64_t CheckedWidth(Tensor half, Tensor up) {
   const int64_t F = half.dim(1);
   Check(half.shape().rank() == 2 && up.shape() == Shape({half.dim(0), 2 * F}),
-        "SwiGLU of %s into %s", up.shape().ToString(), half.shape().ToString());
+        "SwiGLU of %s into %s", up.shape(), half.shape());
   return F;
 }
 
@@ -37,8 +37,7 @@ void CpuOps::SwiGluForward(Tensor out, Tensor up) const {
 // With s = sigmoid(gate):  dvalue = dout gate s,  dgate = dout value s (1 + gate (1 - s)).
 void CpuOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
   const int64_t F = CheckedWidth(dout, up);
-  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape().ToString(),
-        up.shape().ToString());
+  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape(), up.shape());
   float* const dup_data = dup.As<float>();
   const float* const dout_data = dout.As<float>();
   const float* const up_data = up.As<float>();

@@ -13,8 +13,8 @@ void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor 
                    Tensor gradient) const {
   const int64_t elements = weight.elements();
   Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements,
-        "AdamW of weight %s, m %s, v %s, gradient %s", weight.shape().ToString(),
-        m.shape().ToString(), v.shape().ToString(), gradient.shape().ToString());
+        "AdamW of weight %s, m %s, v %s, gradient %s", weight.shape(), m.shape(), v.shape(),
+        gradient.shape());
   const double rate = options.learning_rate;
   const float decay = static_cast<float>(1 - rate * options.weight_decay);
   const float step = static_cast<float>(rate / options.bias_correction1);

@@ -47,7 +47,7 @@ struct HeadMajor {
   HeadMajor(Tensor tensor, const AttentionShape& shape, int64_t count_in)
       : data(tensor.As<float>()), count(count_in), T(shape.sequence), D(shape.head_dim) {
     Check(tensor.elements() == shape.batch * count * T * D, "heads %s for [%d, %d, %d, %d]",
-          tensor.shape().ToString(), shape.batch, count, T, D);
+          tensor.shape(), shape.batch, count, T, D);
   }
   // Rows [begin, end) of head (b, i): [rows, D].
   Tensor Rows(int64_t b, int64_t i, int64_t begin, int64_t end) const {
@@ -62,8 +62,8 @@ struct TokenMajor {
 
   TokenMajor(Tensor tensor, const AttentionShape& shape)
       : data(tensor.As<float>()), T(shape.sequence), H(shape.heads), D(shape.head_dim) {
-    Check(tensor.elements() == shape.rows() * H * D, "heads %s for [%d, %d]",
-          tensor.shape().ToString(), shape.rows(), H * D);
+    Check(tensor.elements() == shape.rows() * H * D, "heads %s for [%d, %d]", tensor.shape(),
+          shape.rows(), H * D);
   }
   float* Row(int64_t b, int64_t t, int64_t h) const { return data + ((b * T + t) * H + h) * D; }
 };

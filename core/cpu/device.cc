@@ -31,7 +31,7 @@ class CpuDevice final : public Device {
 
   void Copy(Tensor to, Tensor from) override {
     Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
-          from.shape().ToString(), to.shape().ToString());
+          from.shape(), to.shape());
     if (to.data() != from.data())
       std::memmove(to.data(), from.data(), static_cast<size_t>(from.bytes()));
   }

@@ -10,8 +10,7 @@
 namespace twinstream {
 
 void CpuOps::Add(Tensor out, Tensor a) const {
-  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape().ToString(),
-        a.shape().ToString());
+  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape(), a.shape());
   float* const to = out.As<float>();
   const float* const from = a.As<float>();
   ParallelRows(out.elements(), GrainFor(1), [=](int64_t begin, int64_t end) {

@@ -12,8 +12,7 @@ namespace {
 void CheckShapes(Tensor rows, Tensor tokens, Tensor table) {
   Check(rows.shape().rank() == 2 && table.shape().rank() == 2 && rows.dim(1) == table.dim(1) &&
             rows.dim(0) == tokens.elements(),
-        "embedding of %s tokens: rows %s, table %s", tokens.shape().ToString(),
-        rows.shape().ToString(), table.shape().ToString());
+        "embedding of %s tokens: rows %s, table %s", tokens.shape(), rows.shape(), table.shape());
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ void CpuOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
                              int64_t begin) const {
   const int64_t N = logits.dim(0), columns = logits.dim(1);
   Check(statistics.elements() == 3 * N && targets.elements() == N,
-        "statistics %s, targets %s of logits %s", statistics.shape().ToString(),
-        targets.shape().ToString(), logits.shape().ToString());
+        "statistics %s, targets %s of logits %s", statistics.shape(), targets.shape(),
+        logits.shape());
   const float* rows = logits.As<float>();
   const int32_t* target = targets.As<int32_t>();
   float* out = statistics.As<float>();
@@ -54,8 +54,8 @@ void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tens
   const int64_t ranks = gathered.dim(0), N = gathered.dim(1);
   Check(gathered.dim(2) == 3 && lse.elements() == N && targets.elements() == N &&
             sums.elements() == 2,
-        "lse %s, sums %s, targets %s of statistics %s", lse.shape().ToString(),
-        sums.shape().ToString(), targets.shape().ToString(), gathered.shape().ToString());
+        "lse %s, sums %s, targets %s of statistics %s", lse.shape(), sums.shape(), targets.shape(),
+        gathered.shape());
   const float* parts = gathered.As<float>();
   const int32_t* target = targets.As<int32_t>();
   float* lse_rows = lse.As<float>();
@@ -81,7 +81,7 @@ void CpuOps::LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t be
                            float scale) const {
   const int64_t N = logits.dim(0), columns = logits.dim(1);
   Check(targets.elements() == N && lse.elements() == N, "targets %s, lse %s of logits %s",
-        targets.shape().ToString(), lse.shape().ToString(), logits.shape().ToString());
+        targets.shape(), lse.shape(), logits.shape());
   float* rows = logits.As<float>();
   const int32_t* target = targets.As<int32_t>();
   const float* lse_rows = lse.As<float>();

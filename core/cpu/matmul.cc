@@ -96,13 +96,12 @@ class ThreadLimit {
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   Check(out.shape().rank() == 2 && a.shape().rank() == 2 && b.shape().rank() == 2,
-        "product of %s and %s into %s: all must be matrices", a.shape().ToString(),
-        b.shape().ToString(), out.shape().ToString());
+        "product of %s and %s into %s: all must be matrices", a.shape(), b.shape(), out.shape());
   const int64_t M = out.dim(0), N = out.dim(1), K = a.dim(options.transpose_a ? 0 : 1);
   Check(a.dim(options.transpose_a ? 1 : 0) == M && b.dim(options.transpose_b ? 1 : 0) == K &&
             b.dim(options.transpose_b ? 0 : 1) == N,
-        "product of %s%s and %s%s into %s", a.shape().ToString(), options.transpose_a ? "'" : "",
-        b.shape().ToString(), options.transpose_b ? "'" : "", out.shape().ToString());
+        "product of %s%s and %s%s into %s", a.shape(), options.transpose_a ? "'" : "", b.shape(),
+        options.transpose_b ? "'" : "", out.shape());
   if (M == 0 || N == 0) return;
   if (K == 0) {
     if (!options.accumulate) Zero(out);
@@ -114,8 +113,8 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
     cache.Execute({M, N, K, options, omp_get_max_threads()}, out.As<float>(), a.As<float>(),
                   b.As<float>());
   } catch (const dnnl::error& error) {
-    Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape().ToString(),
-                        b.shape().ToString(), error.message, static_cast<int>(error.status)));
+    Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
+                        error.message, static_cast<int>(error.status)));
   }
 }
 

@@ -39,14 +39,14 @@ Operands CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
   const int64_t N = shape.rows(), D = shape.head_dim;
   Check(D % 2 == 0, "rotary embedding needs an even head_dim, not %d", D);
   Check(t.qkv.elements() == N * shape.qkv_columns(), "qkv %s for %d rows of %d columns",
-        t.qkv.shape().ToString(), N, shape.qkv_columns());
+        t.qkv.shape(), N, shape.qkv_columns());
   Check(t.q.elements() == N * shape.heads * D && t.k.elements() == N * shape.kv_heads * D &&
             t.v.elements() == N * shape.kv_heads * D,
-        "q %s, k %s, v %s", t.q.shape().ToString(), t.k.shape().ToString(), t.v.shape().ToString());
-  Check(t.rope.elements() == shape.sequence * D, "rope %s", t.rope.shape().ToString());
+        "q %s, k %s, v %s", t.q.shape(), t.k.shape(), t.v.shape());
+  Check(t.rope.elements() == shape.sequence * D, "rope %s", t.rope.shape());
   const bool norms = t.q_norm || t.k_norm || t.v_norm;
   Check(!norms || t.scales.elements() == N * (shape.heads + 2 * shape.kv_heads), "scales %s",
-        t.scales.shape().ToString());
+        t.scales.shape());
   return {{t.q.As<float>(), t.k.As<float>(), t.v.As<float>()},
           {FloatsOrNull(t.q_norm), FloatsOrNull(t.k_norm), FloatsOrNull(t.v_norm)},
           t.rope.As<float>(),
