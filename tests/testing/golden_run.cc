@@ -6,7 +6,6 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
-#include "launch/trainer.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "tests/testing/run_ranks.h"
@@ -136,6 +135,13 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
   return jobs;
 }
 
+void GoldenRun::FillWeights(Trainer& trainer) const {
+  for (const Piece& piece : trainer.parameters().ValuePieces()) {
+    const std::vector<float> whole = golden_.Floats("param." + piece.name);
+    ForEachElement(piece, whole, [](float& local, float there) { local = there; });
+  }
+}
+
 TrainedRun GoldenRun::Train(const JobSpec& job) const {
   TrainedRun run;
   std::mutex mutex;
@@ -145,10 +151,7 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
     Check(device.ok(), "%s", device.status().ToString());
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), **device, transport);
     trainer.Materialize();
-    for (const Piece& piece : trainer.parameters().ValuePieces()) {
-      const std::vector<float> whole = golden_.Floats("param." + piece.name);
-      ForEachElement(piece, whole, [](float& local, float there) { local = there; });
-    }
+    FillWeights(trainer);
     const BatchLoader loader(*dataset_, trainer.batch_shape());
     HostBatch batch = trainer.EmptyBatch();
     for (int64_t update = 1; update <= updates(); ++update) {

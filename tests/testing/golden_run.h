@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/token_dataset.h"
+#include "launch/trainer.h"
 #include "proto/job.pb.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/temporary_directory.h"
@@ -34,6 +35,8 @@ class GoldenRun {
   JobSpec Job(const ParallelSpec& parallel, int64_t microbatch, int ranks) const;
   // Every layout of `ranks` ranks that validate accepts, with every microbatch.
   std::vector<JobSpec> LegalJobs(int ranks) const;
+  // param.* into this rank's part of a model.
+  void FillWeights(Trainer& trainer) const;
   // Trains on job.parallel's ranks from param.*.
   TrainedRun Train(const JobSpec& job) const;
 
