@@ -2,7 +2,7 @@
 
 #include <mpi.h>
 #include <pthread.h>
-#include <signal.h>
+#include <csignal>
 #include <unistd.h>
 
 #include <atomic>
