@@ -2,10 +2,10 @@
 
 #include <mpi.h>
 #include <pthread.h>
-#include <csignal>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <exception>
 #include <numeric>
