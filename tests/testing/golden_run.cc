@@ -37,30 +37,6 @@ TokenDatasetOptions WriteTokens(const Golden& golden, const std::string& directo
   return options;
 }
 
-// Row-major copy of a piece between its own memory and the whole tensor's.
-template <typename Whole, typename Copy>
-void ForEachElement(const Piece& piece, Whole& whole, Copy copy) {
-  const bool matrix = piece.global.rank() == 2;
-  const int64_t columns = matrix ? piece.global[1] : 1, width = matrix ? piece.box.extent[1] : 1,
-                first = matrix ? piece.box.begin[1] : 0;
-  float* local = piece.data.As<float>();
-  for (int64_t row = 0; row < piece.box.extent[0]; ++row) {
-    for (int64_t column = 0; column < width; ++column) {
-      const int64_t at = (piece.box.begin[0] + row) * columns + first + column;
-      copy(local[row * width + column], whole[static_cast<size_t>(at)]);
-    }
-  }
-}
-
-// Lays a rank's pieces into whole tensors.
-void Collect(const std::vector<Piece>& pieces, std::map<std::string, std::vector<float>>* wholes) {
-  for (const Piece& piece : pieces) {
-    std::vector<float>& whole = (*wholes)[piece.name];
-    whole.resize(static_cast<size_t>(piece.global.elements()), std::nanf(""));
-    ForEachElement(piece, whole, [](float local, float& there) { there = local; });
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> DenseGoldenFiles() {
@@ -137,8 +113,7 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
 
 void GoldenRun::FillWeights(Trainer& trainer) const {
   for (const Piece& piece : trainer.parameters().ValuePieces()) {
-    const std::vector<float> whole = golden_.Floats("param." + piece.name);
-    ForEachElement(piece, whole, [](float& local, float there) { local = there; });
+    FillFrom(golden_.Floats("param." + piece.name), piece);
   }
 }
 

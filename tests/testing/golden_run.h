@@ -2,7 +2,6 @@
 // real token files.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "proto/job.pb.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/temporary_directory.h"
+#include "tests/testing/whole_tensors.h"
 
 namespace twinstream::testing {
 
@@ -19,10 +19,10 @@ namespace twinstream::testing {
 std::vector<std::string> DenseGoldenFiles();
 
 struct TrainedRun {
-  std::vector<double> losses, gradient_norms;           // per update, before it
-  std::map<std::string, std::vector<float>> gradients;  // of the first update, whole tensors
-  std::map<std::string, std::vector<float>> weights;    // after the last update
-  double activations_in_flight = 0;                     // most slots in use on any rank
+  std::vector<double> losses, gradient_norms;  // per update, before it
+  WholeTensors gradients;                      // of the first update
+  WholeTensors weights;                        // after the last update
+  double activations_in_flight = 0;            // most slots in use on any rank
 };
 
 class GoldenRun {

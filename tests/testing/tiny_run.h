@@ -1,0 +1,56 @@
+// A tiny job on random tokens, on any layout: the real trainer, ranks as threads, from a seed or a
+// checkpoint, as `twinstream train` does it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/token_dataset.h"
+#include "proto/job.pb.h"
+#include "tests/testing/temporary_directory.h"
+#include "tests/testing/whole_tensors.h"
+
+namespace twinstream::testing {
+
+// Four layers of width 32, four heads, a prime vocabulary, 12 sequences of 16 per batch, two
+// streams, SHUFFLED data of 47 windows, a learning rate that warms up and falls. Unresolved.
+JobSpec TinyJob();
+
+struct Layout {
+  int tensor = 1, pipeline = 1, data = 1;
+  bool sequence_parallel = false;
+};
+// The job on this layout, resolved. Dies if `validate` would refuse it.
+JobSpec OnLayout(JobSpec job, const Layout& layout);
+std::string NameOf(const Layout& layout);  // "t2p1d2s", for names of tests
+
+struct RunSpan {
+  int64_t first = 1, last = 1;  // updates to do; none when last < first
+  std::string load;             // step directory; empty: weights from the seed
+  std::string save;             // checkpoint directory for the state after `last`; empty: not saved
+};
+
+struct RunRecord {
+  std::vector<double> losses, gradient_norms;  // per update, before it
+  WholeTensors state;          // weights, "adam_m.*" and "adam_v.*" after the last update
+  int replicas = 0;            // boxes that a second or further rank holds too
+  int unequal_replicas = 0;    // those of them that differ in some bit
+  int micro_batches_held = 0;  // most at a time on any rank
+};
+
+// Does the span's updates on the job's ranks. job: resolved, of TinyJob's sequence and vocabulary.
+RunRecord RunSteps(const JobSpec& job, const RunSpan& span);
+
+// Largest relative difference of losses or norms; infinite when the numbers of updates differ.
+double LargestRelative(const std::vector<double>& a, const std::vector<double>& b);
+// Largest |a - b| of tensors whose name begins with `prefix` over the tensor's largest |b|.
+double LargestOfTensor(const WholeTensors& a, const WholeTensors& b, const std::string& prefix);
+// Largest |a - b| of weights.
+double LargestOfWeights(const WholeTensors& a, const WholeTensors& b);
+
+// Whether the long versions of the matrices are wanted (environment TWINSTREAM_EXHAUSTIVE).
+bool Exhaustive();
+
+}  // namespace twinstream::testing

@@ -1,0 +1,21 @@
+// Ranks' pieces put together into whole tensors.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/box.h"
+
+namespace twinstream::testing {
+
+using WholeTensors = std::map<std::string, std::vector<float>>;  // row-major, by name
+
+// Copies the pieces (f32, host memory) to their places in the whole tensors; what no piece has
+// covered yet is NaN.
+void Collect(const std::vector<Piece>& pieces, WholeTensors* wholes);
+
+// Copies a piece out of its whole tensor.
+void FillFrom(const std::vector<float>& whole, const Piece& piece);
+
+}  // namespace twinstream::testing
