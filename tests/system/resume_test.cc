@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kSaved = 3, kLast = 6;
 // The project's promise for float32 on another layout. Of weights: in learning rates.
-constexpr double kLossLimit = 1e-5, kMomentLimit = 1e-4, kWeightLimit = 0.2, kLearningRate = 1e-2;
+constexpr double kLossLimit = 1e-5, kMomentLimit = 1e-5, kWeightLimit = 1e-2, kLearningRate = 1e-2;
 
 std::string StepDirectory(const TemporaryDirectory& directory) {
   return directory.Path(absl::StrFormat("step_%09d", kSaved));
@@ -55,6 +55,11 @@ const std::vector<Layout>& Layouts() {
   return layouts;
 }
 
+// The short version gives each layout one of the variants.
+bool Wanted(size_t variant, size_t layout) {
+  return Exhaustive() || layout % Variants().size() == variant;
+}
+
 JobSpec JobOf(const Variant& variant) {
   JobSpec job = TinyJob();
   variant.change(job);
@@ -73,8 +78,11 @@ void ExpectSameBits(const RunRecord& resumed, const RunRecord& straight) {
 }
 
 TEST(ResumeTest, SixStepsEqualThreeAndThreeBitForBitOnTheSameLayout) {
-  for (const Variant& variant : Variants()) {
-    for (const Layout& layout : Layouts()) {
+  for (size_t v = 0; v < Variants().size(); ++v) {
+    for (size_t l = 0; l < Layouts().size(); ++l) {
+      if (!Wanted(v, l)) continue;
+      const Variant& variant = Variants()[v];
+      const Layout& layout = Layouts()[l];
       SCOPED_TRACE(absl::StrCat(variant.name, " on ", NameOf(layout)));
       const JobSpec job = OnLayout(JobOf(variant), layout);
       const RunRecord straight = RunSteps(job, {.last = kLast});
@@ -100,8 +108,10 @@ TEST(ResumeTest, MomentsOnEveryRankOrSharedOutAreTheSameCheckpoint) {
   }
 }
 
-// Saves on `from`, loads on `to`: not a bit of the state changes, and the next steps are those of
-// `straight`, one rank's run.
+// Saves on `from`, loads on `to`: not a bit of the state changes, the next losses are those of
+// `straight`, one rank's run, and the next states those of one rank that goes on from there.
+// (States of `straight` itself are not the measure: Adam's first update moves elements whose
+// gradient is mostly rounding by up to a learning rate, with or without a checkpoint.)
 void ExpectGoesOn(const JobSpec& job, const Layout& from, const Layout& to,
                   const RunRecord& straight) {
   SCOPED_TRACE(absl::StrCat(NameOf(from), " -> ", NameOf(to)));
@@ -113,25 +123,27 @@ void ExpectGoesOn(const JobSpec& job, const Layout& from, const Layout& to,
   EXPECT_TRUE(loaded.state == saved.state) << "loading has changed the state";
   EXPECT_EQ(loaded.unequal_replicas, 0);
 
-  const RunRecord resumed =
-      RunSteps(OnLayout(job, to), {.first = kSaved + 1, .last = kLast, .load = checkpoint});
+  const RunSpan rest = {.first = kSaved + 1, .last = kLast, .load = checkpoint};
+  const RunRecord alone = RunSteps(OnLayout(job, {}), rest);
+  const RunRecord resumed = RunSteps(OnLayout(job, to), rest);
   EXPECT_LE(LargestRelative(resumed.losses, AfterSave(straight.losses)), kLossLimit);
-  EXPECT_LE(LargestOfTensor(resumed.state, straight.state, "adam_m."), kMomentLimit);
-  EXPECT_LE(LargestOfTensor(resumed.state, straight.state, "adam_v."), kMomentLimit);
-  EXPECT_LE(LargestOfWeights(resumed.state, straight.state), kWeightLimit * kLearningRate);
+  EXPECT_LE(LargestOfTensor(resumed.state, alone.state, "adam_m."), kMomentLimit);
+  EXPECT_LE(LargestOfTensor(resumed.state, alone.state, "adam_v."), kMomentLimit);
+  EXPECT_LE(LargestOfWeights(resumed.state, alone.state), kWeightLimit * kLearningRate);
   EXPECT_EQ(resumed.unequal_replicas, 0);
 }
 
 // Each layout once as writer and once as reader; all pairs in the exhaustive version.
 TEST(ResumeTest, AnyLayoutGoesOnFromAnyLayout) {
   const std::vector<Layout>& layouts = Layouts();
-  for (const Variant& variant : Variants()) {
+  for (size_t v = 0; v < Variants().size(); ++v) {
+    const Variant& variant = Variants()[v];
     SCOPED_TRACE(variant.name);
     const JobSpec job = JobOf(variant);
     const RunRecord straight = RunSteps(OnLayout(job, {}), {.last = kLast});
     for (size_t from = 0; from < layouts.size(); ++from) {
       for (size_t to = 0; to < layouts.size(); ++to) {
-        const bool in_ring = to == (from + 3) % layouts.size();
+        const bool in_ring = to == (from + 3) % layouts.size() && Wanted(v, from);
         if (from != to && (in_ring || Exhaustive())) {
           ExpectGoesOn(job, layouts[from], layouts[to], straight);
         }

@@ -1,0 +1,113 @@
+// After the first steps a step asks for no memory: neither from C++'s heap nor from the device.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
+#include "launch/trainer.h"
+#include "tests/testing/run_ranks.h"
+#include "tests/testing/tiny_run.h"
+
+namespace {
+
+// Replacements of the global operators can only talk through globals.
+constinit std::atomic<bool> counting{false};
+constinit std::atomic<int64_t> allocations{0};
+
+// oneDNN keeps maps of its own; only what our code asks for is counted.
+bool IsOneDnn(const void* caller) {
+  Dl_info info = {};
+  return dladdr(caller, &info) != 0 && std::strstr(info.dli_fname, "dnnl") != nullptr;
+}
+
+void* Allocate(size_t bytes, const void* caller) {
+  if (counting && !IsOneDnn(caller)) {
+    ++allocations;
+    if (std::getenv("TWINSTREAM_TRACE") != nullptr) std::abort();
+  }
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(size_t bytes) { return Allocate(bytes, __builtin_return_address(0)); }
+void* operator new[](size_t bytes) { return Allocate(bytes, __builtin_return_address(0)); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace twinstream::testing {
+namespace {
+
+// The CPU device, counting what is asked of it.
+class CountingDevice final : public Device {
+ public:
+  absl::string_view name() const override { return device_->name(); }
+  std::byte* Allocate(int64_t bytes) override {
+    allocated_ += bytes;
+    return device_->Allocate(bytes);
+  }
+  void Free(std::byte* data, int64_t bytes) override { device_->Free(data, bytes); }
+  void Copy(Tensor to, Tensor from) override { device_->Copy(to, from); }
+  void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
+  void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
+  void Synchronize() override { device_->Synchronize(); }
+  const Ops& ops() const override { return device_->ops(); }
+
+  int64_t allocated() const { return allocated_; }
+
+ private:
+  std::unique_ptr<Device> device_ = *MakeDevice("cpu", 0);
+  int64_t allocated_ = 0;
+};
+
+// Heap allocations of two steps of all ranks after three steps. Also compares the memory plan with
+// what the devices were asked for.
+int64_t SteadyAllocations(const JobSpec& job) {
+  allocations = 0;
+  RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
+    CountingDevice device;
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport);
+    const int64_t planned = trainer.memory().total();
+    trainer.Materialize();
+    trainer.InitializeWeights();
+    EXPECT_EQ(device.allocated(), planned);
+    const HostBatch batch = trainer.EmptyBatch();
+    for (int64_t step = 1; step <= 5; ++step) {
+      if (step == 4) {
+        trainer.grid().world().Barrier();
+        counting = true;
+      }
+      trainer.Step(batch, step, 1e-3, false);
+    }
+    trainer.grid().world().Barrier();
+    counting = false;
+    EXPECT_EQ(device.allocated(), planned);
+  });
+  return allocations;
+}
+
+TEST(AllocationTest, StepsAllocateNothingAndTheMemoryPlanIsExact) {
+  for (const Layout& layout : {Layout{}, Layout{.data = 2}, Layout{.pipeline = 2},
+                               Layout{.tensor = 2}, Layout{.tensor = 2, .sequence_parallel = true},
+                               Layout{.tensor = 4, .pipeline = 2}}) {
+    for (bool tied : {false, true}) {
+      JobSpec job = TinyJob();
+      job.mutable_model()->set_tied_embeddings(tied);
+      job.mutable_model()->set_kv_heads(2);
+      job.mutable_model()->set_qk_norm(tied);
+      EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace twinstream::testing
