@@ -44,9 +44,14 @@ class ProductCache {
     product.a.set_data_handle(a);
     product.b.set_data_handle(b);
     product.out.set_data_handle(out);
-    product.primitive.execute(
-        stream_,
-        {{DNNL_ARG_SRC, product.a}, {DNNL_ARG_WEIGHTS, product.b}, {DNNL_ARG_DST, product.out}});
+    // The C function takes an array; the C++ one would build a map for every product.
+    const std::array<dnnl_exec_arg_t, 3> operands = {{{DNNL_ARG_SRC, product.a.get()},
+                                                      {DNNL_ARG_WEIGHTS, product.b.get()},
+                                                      {DNNL_ARG_DST, product.out.get()}}};
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(product.primitive.get(), stream_.get(),
+                               static_cast<int>(operands.size()), operands.data()),
+        "could not execute a product");
     stream_.wait();
   }
 
