@@ -81,10 +81,13 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
 
 std::vector<TensorSpec> Trainer::BatchSpecs() const {
   const Shape tokens = {micro_batches_, context_.tokens()};
-  return {{"tokens", DType::kI32, tokens}, {"targets", DType::kI32, tokens},
+  return {{"tokens", DType::kI32, tokens},
+          {"targets", DType::kI32, tokens},
           {"sums", DType::kF64, {2}},     // this data rank's, on the last stage
           {"results", DType::kF64, {2}},  // everybody's
-          {"flags", DType::kI32, {1}},     {"logits", DType::kF32, {1, job_.model().vocabulary()}}};
+          {"flags", DType::kI32, {1}},
+          {"logits", DType::kF32, {1, job_.model().vocabulary()}},
+          {"rope", DType::kF32, {job_.model().sequence(), job_.model().head_dim()}}};
 }
 
 MemoryPlan Trainer::memory() {
@@ -111,8 +114,7 @@ void Trainer::Materialize() {
   scratch_ = std::make_unique<Scratch>(device_, stage_.ScratchBytes());
   context_.scratch = scratch_.get();
 
-  std::vector<TensorSpec> specs = BatchSpecs();
-  specs.push_back({"rope", DType::kF32, {job_.model().sequence(), job_.model().head_dim()}});
+  const std::vector<TensorSpec> specs = BatchSpecs();
   batch_storage_ = Storage(device_, BytesFor(specs));
   const std::vector<Tensor> tensors = TensorsIn(batch_storage_.data(), specs);
   tokens_ = tensors[0];
