@@ -47,8 +47,7 @@ LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const 
       .lse = context_.scratch->Allocate(DType::kF32, {rows})};
   ops.Matmul(block.logits, h, weight_.value, {.transpose_b = true});
   ops.LogitStatistics(block.statistics.At(region.rank()), block.logits, targets, first_row());
-  region.Gather(block.statistics,
-                std::vector<int64_t>(static_cast<size_t>(region.size()), rows * 3));
+  region.Gather(block.statistics, PieceCounts(static_cast<size_t>(region.size()), rows * 3));
   ops.MergeLogitStatistics(block.lse, sums, block.statistics, targets);
   return block;
 }
@@ -78,7 +77,7 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
 void LmHead::Logits(Tensor h, Tensor logits) const {
   const TensorRegion& region = context_.region;
   const int64_t V = context_.model.vocabulary();
-  std::vector<int64_t> counts;
+  PieceCounts counts;
   for (int r = 0; r < region.size(); ++r) counts.push_back(SplitEvenly(V, region.size(), r).size());
   for (int64_t n = 0; n < h.dim(0); ++n) {
     const Tensor row = logits.Rows(n, n + 1).Reshape({V, 1});

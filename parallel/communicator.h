@@ -6,11 +6,15 @@
 
 #include <cstdint>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "core/tensor.h"
 
 namespace twinstream {
+
+// Elements of each rank's piece. On the stack up to 64 ranks, more than tensor parallelism spans.
+using PieceCounts = absl::InlinedVector<int64_t, 64>;
 
 enum class Reduction { kSum, kMax };
 

@@ -33,13 +33,6 @@ absl::string_view NameOf(CommunicatorScope scope) {
   Die("unknown scope");
 }
 
-// First element of each piece, and at the end the number of all elements.
-std::vector<int64_t> Offsets(absl::Span<const int64_t> counts) {
-  std::vector<int64_t> offsets = {0};
-  for (int64_t count : counts) offsets.push_back(offsets.back() + count);
-  return offsets;
-}
-
 void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, const char* what) {
   const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   Check(static_cast<int>(counts.size()) == ranks && sum == inout.elements(),
@@ -51,7 +44,12 @@ void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, cons
 
 HostCommunicator::HostCommunicator(Transport& transport, CommunicatorScope scope,
                                    std::vector<int> ranks)
-    : transport_(transport), scope_(scope), ranks_(std::move(ranks)), addends_(ranks_.size()) {
+    : transport_(transport),
+      scope_(scope),
+      ranks_(std::move(ranks)),
+      counts_(ranks_.size()),
+      offsets_(ranks_.size()),
+      addends_(ranks_.size()) {
   const auto self = std::find(ranks_.begin(), ranks_.end(), transport.rank());
   Check(self != ranks_.end(), "rank %d is not in its own %s group", transport.rank(), name());
   rank_ = static_cast<int>(self - ranks_.begin());
@@ -73,13 +71,12 @@ absl::string_view HostCommunicator::name() const { return NameOf(scope_); }
 void HostCommunicator::AllReduce(Tensor inout, Reduction reduction) {
   if (size() == 1 || inout.elements() == 0) return;
   if (inout.bytes() * size() <= kWholeBytes) return ExchangeWhole(inout, reduction);
-  std::vector<int64_t> counts(ranks_.size());
   for (int64_t r = 0; r < size(); ++r) {
     const int64_t n = inout.elements();
-    counts[static_cast<size_t>(r)] = n * (r + 1) / size() - n * r / size();
+    counts_[static_cast<size_t>(r)] = n * (r + 1) / size() - n * r / size();
   }
-  ReducePieces(inout, counts, reduction, kAllReduce);
-  GatherPieces(inout, counts, kAllReduce);
+  ReducePieces(inout, counts_, reduction, kAllReduce);
+  GatherPieces(inout, counts_, kAllReduce);
 }
 
 void HostCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts) {
@@ -172,12 +169,14 @@ void HostCommunicator::ExchangeWhole(Tensor inout, Reduction reduction) {
 void HostCommunicator::ReducePieces(Tensor inout, absl::Span<const int64_t> counts,
                                     Reduction reduction, Operation operation) {
   const int64_t element = SizeOf(inout.dtype());
-  const std::vector<int64_t> offsets = Offsets(counts);
+  SetOffsets(counts);
   const int64_t longest = *std::max_element(counts.begin(), counts.end());
   const int64_t part = std::min(longest, std::max(kScratchBytes / size(), int64_t{4096}) / element);
   std::byte* const received = Scratch(part * element * size());
   for (int64_t begin = 0; begin < longest; begin += part) {
-    const auto part_of = [&](int r) { return inout.data() + (offsets[r] + begin) * element; };
+    const auto part_of = [&](int r) {
+      return inout.data() + (offsets_[static_cast<size_t>(r)] + begin) * element;
+    };
     const auto elements_of = [&](int r) {
       return std::clamp<int64_t>(counts[static_cast<size_t>(r)] - begin, 0, part);
     };
@@ -200,8 +199,10 @@ void HostCommunicator::ReducePieces(Tensor inout, absl::Span<const int64_t> coun
 void HostCommunicator::GatherPieces(Tensor inout, absl::Span<const int64_t> counts,
                                     Operation operation) {
   const int64_t element = SizeOf(inout.dtype());
-  const std::vector<int64_t> offsets = Offsets(counts);
-  const auto piece = [&](int r) { return inout.data() + offsets[r] * element; };
+  SetOffsets(counts);
+  const auto piece = [&](int r) {
+    return inout.data() + offsets_[static_cast<size_t>(r)] * element;
+  };
   const auto bytes = [&](int r) { return counts[static_cast<size_t>(r)] * element; };
   for (int r = 0; r < size(); ++r) {
     if (r != rank_) PostReceive(piece(r), bytes(r), r, operation);
@@ -210,6 +211,10 @@ void HostCommunicator::GatherPieces(Tensor inout, absl::Span<const int64_t> coun
     PostSend(piece(rank_), bytes(rank_), (rank_ + distance) % size(), operation);
   }
   WaitAll(operation);
+}
+
+void HostCommunicator::SetOffsets(absl::Span<const int64_t> counts) {
+  std::exclusive_scan(counts.begin(), counts.end(), offsets_.begin(), int64_t{0});
 }
 
 std::byte* HostCommunicator::Scratch(int64_t bytes) {

@@ -65,6 +65,7 @@ class HostCommunicator final : public Communicator {
                     Operation operation);
   void GatherPieces(Tensor inout, absl::Span<const int64_t> counts, Operation operation);
 
+  void SetOffsets(absl::Span<const int64_t> counts);
   std::byte* Scratch(int64_t bytes);
 
   Transport& transport_;
@@ -72,6 +73,9 @@ class HostCommunicator final : public Communicator {
   const std::vector<int> ranks_;  // world rank of each member
   int rank_ = -1;                 // this one, among the members
   std::array<std::string, kOperations + 1> what_;
+  // Of the operation under way, [member]; members of the class so that none allocates.
+  std::vector<int64_t> counts_;   // elements of each piece
+  std::vector<int64_t> offsets_;  // first element of each piece
   std::vector<Transport::Request> requests_;
   std::vector<const std::byte*> addends_;  // [member]
   std::unique_ptr<std::byte[]> scratch_;   // only grows; at most about 2 MiB

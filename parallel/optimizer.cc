@@ -98,6 +98,7 @@ void Optimizer::Materialize() {
     shard.m = moments[0];
     shard.v = moments[1];
     next += BytesFor(specs);
+    for (const Piece& piece : GradientPiecesOf(shard)) shard.counted.push_back(piece.data);
   }
   buffers_ = Storage(device_, buffer_bytes());
   int64_t exchange = 0;
@@ -110,6 +111,7 @@ void Optimizer::Materialize() {
   exchange_ = buffers[0];
   squares_ = buffers[1];
   square_ = buffers[2];
+  host_squares_.resize(static_cast<size_t>(model_parameters_));
 }
 
 void Optimizer::Reduce() {
@@ -166,22 +168,20 @@ void Optimizer::SumOverStages(const Parameter& parameter) {
 
 double Optimizer::GradientNorm() {
   ActivityScope doing("gradient norm");
-  std::vector<double> squares(static_cast<size_t>(model_parameters_), 0.0);
+  std::fill(host_squares_.begin(), host_squares_.end(), 0.0);
   for (const Shard& shard : shards_) {
-    const Tensor own = shard.parameter->gradient.Rows(shard.rows.begin, shard.rows.end);
-    for (const Piece& piece : PiecesOf(*shard.parameter, shard.parameter->spec.name, shard.rows,
-                                       own, Copies::kPrimary)) {
+    for (const Tensor gradient : shard.counted) {
       double square = 0;
-      device_.ops().SumOfSquares(square_, piece.data);
+      device_.ops().SumOfSquares(square_, gradient);
       device_.CopyOut(&square, square_);
-      squares[static_cast<size_t>(shard.model_index)] += square;
+      host_squares_[static_cast<size_t>(shard.model_index)] += square;
     }
   }
-  device_.CopyIn(squares_, squares.data());
+  device_.CopyIn(squares_, host_squares_.data());
   grid_.world().AllReduce(squares_, Reduction::kSum);
-  device_.CopyOut(squares.data(), squares_);
+  device_.CopyOut(host_squares_.data(), squares_);
   double sum = 0;
-  for (double square : squares) sum += square;
+  for (double square : host_squares_) sum += square;
   return std::sqrt(sum);
 }
 
@@ -247,15 +247,16 @@ std::vector<Piece> Optimizer::NeededPieces() const {
   return pieces;
 }
 
+std::vector<Piece> Optimizer::GradientPiecesOf(const Shard& shard) {
+  const Parameter& parameter = *shard.parameter;
+  const Tensor own = parameter.gradient.Rows(shard.rows.begin, shard.rows.end);
+  return PiecesOf(parameter, parameter.spec.name, shard.rows, own, Copies::kPrimary);
+}
+
 std::vector<Piece> Optimizer::GradientPieces() const {
   std::vector<Piece> pieces;
   for (const Shard& shard : shards_) {
-    const Parameter& parameter = *shard.parameter;
-    const Tensor own = parameter.gradient.Rows(shard.rows.begin, shard.rows.end);
-    for (Piece& piece :
-         PiecesOf(parameter, parameter.spec.name, shard.rows, own, Copies::kPrimary)) {
-      pieces.push_back(std::move(piece));
-    }
+    for (Piece& piece : GradientPiecesOf(shard)) pieces.push_back(std::move(piece));
   }
   return pieces;
 }

@@ -60,8 +60,10 @@ class Optimizer {
     Range updated;                // rows whose moments this rank keeps: `rows`, or all of them
     std::vector<int64_t> counts;  // elements of every data rank's part
     Tensor m, v;                  // of `updated`
+    std::vector<Tensor> counted;  // gradients of `rows` that the norm counts on this rank
   };
 
+  static std::vector<Piece> GradientPiecesOf(const Shard& shard);
   void SumOverTensor(const Parameter& parameter);
   void SumOverStages(const Parameter& parameter);
   Tensor OwnMoments(const Shard& shard, Tensor moments) const;
@@ -73,9 +75,10 @@ class Optimizer {
   int64_t model_parameters_;
   std::vector<Shard> shards_;
   Storage state_, buffers_;
-  Tensor exchange_;  // largest tensor that two ranks add up outside its own memory
-  Tensor squares_;   // [model_parameters] f64
-  Tensor square_;    // [1] f64
+  Tensor exchange_;                   // largest tensor that two ranks add up outside its own memory
+  Tensor squares_;                    // [model_parameters] f64
+  Tensor square_;                     // [1] f64
+  std::vector<double> host_squares_;  // squares_ on the host
 };
 
 }  // namespace twinstream

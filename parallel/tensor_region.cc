@@ -33,9 +33,9 @@ void TensorRegion::SumParts(Tensor full) const {
   }
 }
 
-std::vector<int64_t> TensorRegion::ElementCounts(Tensor full) const {
+PieceCounts TensorRegion::ElementCounts(Tensor full) const {
   const int64_t rows = full.dim(0);
-  std::vector<int64_t> counts;
+  PieceCounts counts;
   for (int r = 0; r < size(); ++r)
     counts.push_back(SplitEvenly(rows, size(), r).size() * (full.elements() / rows));
   return counts;

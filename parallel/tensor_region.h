@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "core/tensor.h"
 #include "parallel/box.h"
@@ -45,7 +44,7 @@ class TensorRegion {
   TensorRegion() = default;
   void GatherRows(Tensor full) const;
   void SumParts(Tensor full) const;
-  std::vector<int64_t> ElementCounts(Tensor full) const;
+  PieceCounts ElementCounts(Tensor full) const;
 
   Communicator* tensor_ = nullptr;
   bool shard_tokens_ = false;

@@ -1,5 +1,6 @@
 #include "parallel/thread_transport.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -7,8 +8,13 @@
 
 namespace twinstream {
 
-ThreadHub::ThreadHub(int ranks) : wake_(static_cast<size_t>(ranks)) {
+// Records for as many messages as ranks have under way in a training step: which of them are in use
+// at a time is up to the scheduler, and no step should depend on it for memory.
+ThreadHub::ThreadHub(int ranks)
+    : wake_(static_cast<size_t>(ranks)), operations_(64 * static_cast<size_t>(ranks)) {
   Check(ranks > 0, "a hub of %d ranks", ranks);
+  for (size_t i = operations_.size(); i-- > 0;) unused_.push_back(static_cast<Request>(i));
+  open_.reserve(operations_.size());
 }
 
 Transport::Request ThreadHub::Send(absl::Span<const std::byte> bytes, int from, int to, int tag) {
@@ -16,7 +22,7 @@ Transport::Request ThreadHub::Send(absl::Span<const std::byte> bytes, int from, 
                           .peer = to,
                           .source = bytes.data(),
                           .bytes = static_cast<int64_t>(bytes.size())};
-  return Post(send, {from, to, tag}, /*is_send=*/true);
+  return Post(send, {.from = from, .to = to, .tag = tag, .is_send = true});
 }
 
 Transport::Request ThreadHub::Receive(absl::Span<std::byte> bytes, int from, int to, int tag) {
@@ -24,34 +30,45 @@ Transport::Request ThreadHub::Receive(absl::Span<std::byte> bytes, int from, int
                              .peer = from,
                              .destination = bytes.data(),
                              .bytes = static_cast<int64_t>(bytes.size())};
-  return Post(receive, {from, to, tag}, /*is_send=*/false);
+  return Post(receive, {.from = from, .to = to, .tag = tag, .is_send = false});
 }
 
-Transport::Request ThreadHub::Post(Operation operation, const ChannelKey& key, bool is_send) {
+bool ThreadHub::Open::Meets(const Open& other) const {
+  return from == other.from && to == other.to && tag == other.tag && is_send != other.is_send;
+}
+
+Transport::Request ThreadHub::Post(const Operation& operation, Open open) {
   Check(0 <= operation.peer && operation.peer < size(), "rank %d of %d is asked for a message",
         operation.peer, size());
   std::unique_lock<std::mutex> lock(mutex_);
-  const Request request = next_request_++;
-  operations_[request] = std::make_unique<Operation>(operation);
-  ChannelQueues& channel = channels_[key];
-  std::deque<Request>& others = is_send ? channel.receives : channel.sends;
-  if (others.empty()) {
-    (is_send ? channel.sends : channel.receives).push_back(request);
-    return request;
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<Request>(operations_.size()));
+    operations_.emplace_back();
   }
-  const Request other = others.front();
-  others.pop_front();
-  if (is_send) {
-    Deliver(lock, request, other);
+  open.request = unused_.back();
+  unused_.pop_back();
+  Operation& record = operations_[static_cast<size_t>(open.request)];
+  record = operation;
+  record.in_use = true;
+  const auto other = std::find_if(open_.begin(), open_.end(),
+                                  [&](const Open& waiting) { return open.Meets(waiting); });
+  if (other == open_.end()) {
+    open_.push_back(open);
+    return open.request;
+  }
+  const Request request = other->request;
+  open_.erase(other);
+  if (open.is_send) {
+    Deliver(lock, open.request, request);
   } else {
-    Deliver(lock, other, request);
+    Deliver(lock, request, open.request);
   }
-  return request;
+  return open.request;
 }
 
 void ThreadHub::Deliver(std::unique_lock<std::mutex>& lock, Request send, Request receive) {
-  Operation& from = *operations_.at(send);
-  Operation& to = *operations_.at(receive);
+  Operation& from = operations_[static_cast<size_t>(send)];
+  Operation& to = operations_[static_cast<size_t>(receive)];
   lock.unlock();
   if (from.bytes == to.bytes && to.bytes > 0) {
     std::memcpy(to.destination, from.source, static_cast<size_t>(to.bytes));
@@ -66,10 +83,11 @@ void ThreadHub::Deliver(std::unique_lock<std::mutex>& lock, Request send, Reques
 
 void ThreadHub::Wait(int rank, Request request, const char* what, WaitMonitor& monitor) {
   std::unique_lock<std::mutex> lock(mutex_);
-  const auto found = operations_.find(request);
-  Check(found != operations_.end() && found->second->owner == rank,
+  const bool exists = 0 <= request && request < static_cast<Request>(operations_.size());
+  Check(exists && operations_[static_cast<size_t>(request)].in_use &&
+            operations_[static_cast<size_t>(request)].owner == rank,
         "rank %d waits in %s for a request that it does not have", rank, what);
-  const Operation& operation = *found->second;
+  Operation& operation = operations_[static_cast<size_t>(request)];
   WaitMonitor::Wait wait(monitor, what, operation.peer);
   std::condition_variable& wake = wake_[static_cast<size_t>(rank)];
   while (!wake.wait_for(lock, std::chrono::milliseconds(50), [&] { return operation.done; })) {
@@ -78,7 +96,8 @@ void ThreadHub::Wait(int rank, Request request, const char* what, WaitMonitor& m
     lock.lock();
   }
   monitor.CheckSize(operation.bytes, operation.arrived, what, operation.peer);
-  operations_.erase(request);
+  operation.in_use = false;
+  unused_.push_back(request);
 }
 
 ThreadTransport::ThreadTransport(ThreadHub& hub, int rank)

@@ -7,12 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "parallel/transport.h"
 #include "parallel/wait_monitor.h"
 
@@ -32,6 +29,7 @@ class ThreadHub {
 
  private:
   struct Operation {
+    bool in_use = false;
     int owner = 0, peer = 0;
     const std::byte* source = nullptr;  // of a send
     std::byte* destination = nullptr;   // of a receive
@@ -39,21 +37,23 @@ class ThreadHub {
     int64_t arrived = 0;                // bytes of the other side; when done
     bool done = false;
   };
-  // Both sides of one (from, to, tag), in the order in which they came. One of them is empty.
-  struct ChannelQueues {
-    std::deque<Request> sends, receives;
+  // One side of a message that waits for the other: who, to whom, under which tag.
+  struct Open {
+    int from = 0, to = 0, tag = 0;
+    bool is_send = false;
+    Request request = 0;
+    bool Meets(const Open& other) const;
   };
-  using ChannelKey = std::tuple<int, int, int>;
 
-  Request Post(Operation operation, const ChannelKey& key, bool is_send);
+  Request Post(const Operation& operation, Open open);
   // Copies outside the lock; nobody else touches the two operations until they are done.
   void Deliver(std::unique_lock<std::mutex>& lock, Request send, Request receive);
 
   std::mutex mutex_;                           // guards all below
   std::vector<std::condition_variable> wake_;  // [rank]
-  absl::flat_hash_map<Request, std::unique_ptr<Operation>> operations_;
-  absl::flat_hash_map<ChannelKey, ChannelQueues> channels_;
-  Request next_request_ = 0;
+  std::deque<Operation> operations_;  // [request]; records are used again, and stay in place
+  std::vector<Request> unused_;       // records of operations_ that are free
+  std::vector<Open> open_;            // in the order in which they came; few at a time
 };
 
 class ThreadTransport final : public Transport {
