@@ -1,0 +1,57 @@
+#!/bin/bash
+# evaluate, generate, verify, export and initial weights on one rank and on four.
+# Usage: ask_command_test.sh FOLDER_OF_THE_TEST_PROGRAMS
+# shellcheck source=tests/system/command_testing.sh
+source "$(dirname "$0")/command_testing.sh"
+
+checkpoints=runs/tiny/checkpoints
+four='parallel { tensor: 2 pipeline: 2 }'
+
+evaluation() { sed -n 's/^validation_loss=\([^ ]*\) .*/\1/p' "$output"; }
+
+evaluation_is_the_last_validation() {
+  run 0 2 train job.textproto
+  local trained
+  trained=$(value runs/tiny/metrics.jsonl 6 validation_loss)
+  run 0 alone evaluate job.textproto --checkpoint=$checkpoints
+  says "^validation_loss=[0-9.]+ validation_perplexity=[0-9.]+ tokens=104$"
+  alone=$(evaluation)
+  close "validation loss on one rank" "$alone" "$trained"
+  run 0 4 evaluate job.textproto --checkpoint=$checkpoints --override="$four"
+  says "tokens=104$"
+  close "validation loss on four ranks" "$(evaluation)" "$trained"
+  run 0 4 evaluate job.textproto --checkpoint=$checkpoints/step_000000006
+  close "validation loss on four data ranks" "$(evaluation)" "$trained"
+}
+
+greedy_text_does_not_depend_on_the_layout() {
+  run 0 alone generate --checkpoint=$checkpoints --prompt=abc --tokens=12 --temperature=0
+  cp "$output" alone.txt
+  same "bytes of prompt, continuation and newline" "$(wc -c <alone.txt)" 16
+  grep -q "^abc" alone.txt || fail "the prompt does not come first"
+  run 0 4 generate --checkpoint=$checkpoints --prompt=abc --tokens=12 --temperature=0 \
+    --override="$four"
+  cmp -s "$output" alone.txt || fail "four ranks say something else than one: $(cat alone.txt)"
+}
+
+layouts_are_verified() {
+  run 0 4 verify job.textproto --override="$four"
+  says "^loss .* ok"
+  says "^worst parameter gradient .* ok"
+}
+
+# One step over exactly the validation windows reports the loss that evaluate does.
+an_export_starts_a_run() {
+  run 0 alone export $checkpoints --output=exported
+  local job='name: "again" data { train { path: "validation.bin" } order: SEQUENTIAL }
+    train { steps: 1 global_batch: 13 initial_weights: "exported" }'
+  run 0 alone train job.textproto --override="$job"
+  close "first loss" "$(value runs/again/metrics.jsonl 1 loss)" "$alone"
+  run 0 4 train job.textproto --override="$job" --override="name: 'layout' $four"
+  close "first loss on four ranks" "$(value runs/layout/metrics.jsonl 1 loss)" "$alone"
+}
+
+evaluation_is_the_last_validation
+greedy_text_does_not_depend_on_the_layout
+layouts_are_verified
+an_export_starts_a_run

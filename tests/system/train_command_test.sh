@@ -1,0 +1,132 @@
+#!/bin/bash
+# `twinstream train` under mpirun: its files, its exit codes, stopping and going on.
+# Usage: train_command_test.sh FOLDER_OF_THE_TEST_PROGRAMS
+# shellcheck source=tests/system/command_testing.sh
+source "$(dirname "$0")/command_testing.sh"
+
+# The lines of metrics without what depends on the clock and the machine.
+digits() { # digits NAME
+  grep '"loss"' "runs/$1/metrics.jsonl" | sed 's/, "tokens_per_second".*//'
+}
+
+files_of_a_run() {
+  run 0 2 train job.textproto
+  python3 - runs/tiny/metrics.jsonl <<'PYTHON' >"$output" 2>&1 || fail "metrics.jsonl"
+import json
+import sys
+
+training = ["step", "loss", "cross_entropy", "grad_norm", "learning_rate", "tokens",
+            "tokens_per_second", "step_seconds", "model_flops_utilization", "memory_bytes"]
+validation = ["step", "validation_loss", "validation_perplexity"]
+lines = [json.loads(line) for line in open(sys.argv[1])]
+assert [list(line) for line in lines] == (
+    ([training] * 3 + [validation]) * 2), [list(line) for line in lines]
+steps = [line for line in lines if "loss" in line]
+assert [line["step"] for line in steps] == [1, 2, 3, 4, 5, 6]
+assert [line["tokens"] for line in steps] == [32 * step for step in range(1, 7)]
+assert all(line["learning_rate"] == 0.01 and line["step_seconds"] > 0 for line in steps)
+PYTHON
+  same "checkpoints" "$(saved tiny)" "3 6"
+  same "latest" "$(cat runs/tiny/checkpoints/latest)" step_000000006
+  grep -q "data: 2" runs/tiny/job.textproto || fail "job.textproto does not say what was run"
+  run 0 alone validate runs/tiny/job.textproto --ranks=2
+  run 2 2 train job.textproto
+  says "already holds checkpoints.*--resume=auto"
+}
+
+six_steps_are_three_and_three() {
+  run 0 2 train job.textproto --override='name: "half" train { steps: 3 }'
+  same "checkpoints" "$(saved half)" 3
+  cp -r runs/half runs/other
+  run 0 2 train job.textproto --override='name: "half"' --resume=auto
+  says "changed since the checkpoint: train.steps: 3 -> 6"
+  same "metrics" "$(digits half)" "$(digits tiny)"
+}
+
+another_layout_goes_on() {
+  local job='name: "other" train { steps: 7 } parallel { tensor: 2 pipeline: 2 }'
+  run 0 4 train job.textproto --override="$job" --resume=auto
+  says "changed since the checkpoint: parallel.tensor: 1 -> 2"
+  says "changed since the checkpoint: parallel.pipeline: 1 -> 2"
+  says "going on from .*step_000000003, written by tensor 1 x pipeline 1 x data 2"
+  for step in 4 5 6; do
+    close "loss of step $step" "$(value runs/other/metrics.jsonl "$step" loss)" \
+      "$(value runs/tiny/metrics.jsonl "$step" loss)"
+  done
+  same "latest" "$(cat runs/other/checkpoints/latest)" step_000000007
+}
+
+another_job_is_refused() {
+  run 2 2 train job.textproto --resume=auto --override='model { ffn: 32 } train { steps: 9 }'
+  says "model.ffn: 24 -> 32"
+  run 2 alone train job.textproto --resume=auto --override='data { order: SEQUENTIAL }'
+  says "data.order: SHUFFLED -> SEQUENTIAL"
+  same "checkpoints" "$(saved tiny)" "3 6"
+}
+
+old_checkpoints_go() {
+  run 0 alone train job.textproto --override='name: "keep" train { steps: 10 }
+    checkpoint { every_steps: 1 keep: 2 keep_every: 4 }'
+  same "checkpoints" "$(saved keep)" "4 8 9 10"
+}
+
+a_damaged_checkpoint_is_passed_over() {
+  python3 - runs/half/checkpoints/step_000000006/shard_00001.safetensors <<'PYTHON'
+import sys
+
+with open(sys.argv[1], "r+b") as file:
+    file.seek(-5, 2)
+    byte = file.read(1)[0]
+    file.seek(-5, 2)
+    file.write(bytes([byte ^ 16]))
+PYTHON
+  run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
+  says "warning: .*step_000000006"
+  says "going on from .*step_000000003"
+  same "metrics" "$(digits half | head -n 6)" "$(digits tiny)"
+}
+
+# The last step that metrics.jsonl has is saved, and a run goes on from it.
+expect_saved_and_go_on() { # expect_saved_and_go_on NAME
+  local last
+  last=$(tail -n 1 "runs/$1/metrics.jsonl" | sed 's/^{"step": \([0-9]*\),.*/\1/')
+  same "checkpoints" "$(saved "$1")" "$last"
+  local job="name: '$1' train { steps: $((last + 2)) eval_every: 0 }"
+  run 0 2 train job.textproto --override="$job" --resume=auto
+  same "latest" "$(cat "runs/$1/checkpoints/latest")" "$(printf 'step_%09d' $((last + 2)))"
+}
+
+signals_save_and_stop() {
+  local long='train { steps: 1000000 eval_every: 0 } checkpoint { every_steps: 0 }'
+  start mpirun 2 train job.textproto --override="name: 'mpirun' $long"
+  kill -USR1 "$mpirun_pid"
+  ends_with 3
+  says "stopped by a signal after step [0-9]+, which is saved"
+  expect_saved_and_go_on mpirun
+
+  start rank 2 train job.textproto --override="name: 'rank' $long"
+  kill -TERM "$rank_pid"
+  ends_with 3
+  expect_saved_and_go_on rank
+
+  start killed 2 train job.textproto --override="name: 'killed' $long"
+  kill -KILL "$rank_pid"
+  ends_with 137
+  says "^rank [01] \(stage 0, tensor 0, data [01]\).*waiting in .* for rank [01]"
+}
+
+a_run_without_numbers_stops() {
+  run 1 2 train job.textproto --override='name: "nan" optimizer { peak_lr: 1e30 }'
+  says "step 2: loss .*, gradient norm -?(nan|inf): training stopped"
+  says "optimizer.peak_lr"
+  grep -Eq '"(nan|inf|-inf)"' runs/nan/metrics.jsonl || fail "metrics.jsonl does not say it"
+}
+
+files_of_a_run
+six_steps_are_three_and_three
+another_layout_goes_on
+another_job_is_refused
+old_checkpoints_go
+a_damaged_checkpoint_is_passed_over
+signals_save_and_stop
+a_run_without_numbers_stops
