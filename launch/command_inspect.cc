@@ -4,11 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/maximum.h"
 #include "core/safetensors.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "parallel/checkpoint_directory.h"
@@ -89,9 +89,7 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
   double largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
-    const double difference = std::abs(double{a[i]} - double{b[i]});
-    if (std::isnan(difference)) return difference;
-    largest = std::max(largest, difference);
+    largest = Maximum(largest, std::abs(double{a[i]} - double{b[i]}));
   }
   return largest;
 }
@@ -172,7 +170,7 @@ absl::Status CompareTwo(const std::string& first_path, const std::string& second
       continue;
     }
     const double difference = LargestDifference(*x, *y);
-    if (!(difference <= largest)) largest = difference;
+    largest = Maximum(largest, difference);
     absl::PrintF("%-*s  differs by at most %g\n", width, name, difference);
   }
   absl::PrintF("%d of %d tensors identical; largest difference %g\n", identical, pairs.size(),
