@@ -276,6 +276,19 @@ void PipelineRules(const JobSpec& job, Problems* problems) {
   }
 }
 
+// The rate would jump from peak_lr into the middle of the decay.
+void LearningRateRules(const JobSpec& job, Problems* problems) {
+  const OptimizerSpec& optimizer = job.optimizer();
+  if (optimizer.schedule() != OptimizerSpec::WSD || !job.train().has_steps()) return;
+  const double steps = static_cast<double>(job.train().steps());
+  const double decay = optimizer.decay_fraction() * steps;
+  if (static_cast<double>(optimizer.warmup_steps()) + decay < steps + 1) return;
+  Add(problems,
+      "optimizer.warmup_steps = %d and the decay of schedule WSD over the last %g of train.steps = "
+      "%d overlap; make warmup_steps or decay_fraction smaller",
+      optimizer.warmup_steps(), decay, job.train().steps());
+}
+
 // Data ranks count as 1 while nobody knows their number.
 void BatchRules(const JobSpec& job, Problems* problems) {
   const TrainSpec& train = job.train();
@@ -342,6 +355,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   RankRules(job.parallel(), ranks, &problems);
   TensorRules(job, &problems);
   PipelineRules(job, &problems);
+  LearningRateRules(job, &problems);
   BatchRules(job, &problems);
   if (ranks > 0 || asked.parallel().data() > 0) ExpertRanks(job.parallel(), &problems);
   SizeLimits(job, &problems);

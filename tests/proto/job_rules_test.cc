@@ -87,6 +87,9 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
       {"model { heads: 12 head_dim: 4 kv_heads: 3 } parallel { tensor: 2 }", 2,
        "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
       {"parallel { pipeline: 5 }", 5, "parallel.pipeline = 5 is more than model.layers = 4"},
+      {"optimizer { schedule: WSD warmup_steps: 5 decay_fraction: 0.5 }", 0,
+       "optimizer.warmup_steps = 5 and the decay of schedule WSD over the last 4 of train.steps = "
+       "8 overlap"},
       {"train { global_batch: 6 }", 4,
        "train.global_batch = 6 is not a multiple of train.microbatch 1 x 4 data ranks = 4"},
       {"train { global_batch: 6 microbatch: 4 }", 0, "train.global_batch = 6 is not a multiple"},
