@@ -1,16 +1,17 @@
 #include "launch/command_train.h"
 
+#include <cstdio>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "core/file.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
-#include "launch/metrics.h"
-#include "launch/progress.h"
 #include "launch/resume.h"
 #include "launch/training_loop.h"
 #include "parallel/collectives.h"
@@ -25,12 +26,14 @@ void Say(Runtime& runtime, absl::string_view text) {
   if (runtime.rank() == 0) absl::PrintF("%s\n", text);
 }
 
+// Where a run begins.
 struct Start {
   JobSpec job;  // resolved
   ResumePoint point;
   int64_t updates_done() const { return point.fresh() ? 0 : point.manifest.step(); }
 };
 
+// The job as it will be run, and the checkpoint it goes on from, if any. Collective.
 absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::string& resume,
                                   absl::Span<const std::string> except) {
   absl::StatusOr<JobSpec> job = ResolveForRanks(runtime, asked);
@@ -38,8 +41,9 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   absl::StatusOr<ResumePoint> point =
       ChooseResumePoint(runtime, resume, job->checkpoint().directory(), except);
   if (!point.ok()) return point.status();
-  for (const std::string& warning : point->warnings)
+  for (const std::string& warning : point->warnings) {
     Say(runtime, absl::StrCat("warning: ", warning));
+  }
   if (point->fresh()) return Start{*std::move(job), *std::move(point)};
 
   const JobSpec& saved = point->manifest.job();
@@ -51,8 +55,9 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   }
   std::vector<std::string> changes;
   if (absl::Status s = CheckResumable(saved, *job, &changes); !s.ok()) return s;
-  for (const std::string& change : changes)
+  for (const std::string& change : changes) {
     Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
+  }
   return Start{*std::move(job), *std::move(point)};
 }
 
@@ -88,8 +93,9 @@ double PeakFlops(Runtime& runtime, Device& device) {
 
 // Weights from the checkpoint, from train.initial_weights or from the seed.
 absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, const Start& start) {
-  if (!start.point.fresh())
+  if (!start.point.fresh()) {
     return LoadInto(trainer, runtime.world(), device, start.point.step_directory);
+  }
   const std::string& path = start.job.train().initial_weights();
   if (path.empty()) {
     trainer.InitializeWeights();
@@ -103,16 +109,11 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
                        LoadInitialWeights(path, model, trainer.parameters().ValuePieces(), device));
 }
 
-struct Outputs {
-  std::optional<MetricsWriter> metrics;
-  std::optional<Progress> progress;
-};
-
-absl::StatusOr<Outputs> OpenOutputs(Runtime& runtime, const Start& start) {
-  Outputs outputs;
+absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start) {
+  const MetricsSpec& spec = start.job.metrics();
+  TrainingOutputs outputs;
   absl::Status status;
   if (runtime.rank() == 0) {
-    const MetricsSpec& spec = start.job.metrics();
     absl::StatusOr<MetricsWriter> metrics =
         MetricsWriter::Open({.directory = spec.directory(),
                              .tensorboard = spec.tensorboard(),
@@ -131,15 +132,10 @@ absl::StatusOr<Outputs> OpenOutputs(Runtime& runtime, const Start& start) {
   return outputs;
 }
 
-struct Data {
-  TokenDataset train;
-  std::optional<TokenDataset> validation;
-};
-
-absl::StatusOr<Data> OpenAllData(Runtime& runtime, const JobSpec& job) {
+absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& job) {
   absl::StatusOr<TokenDataset> train = OpenData(runtime, job, DataPart::kTrain);
   if (!train.ok()) return train.status();
-  Data data = {*std::move(train), std::nullopt};
+  TrainingData data = {*std::move(train), std::nullopt};
   if (job.data().validation_size() > 0) {
     absl::StatusOr<TokenDataset> validation = OpenData(runtime, job, DataPart::kValidation);
     if (!validation.ok()) return validation.status();
@@ -148,49 +144,65 @@ absl::StatusOr<Data> OpenAllData(Runtime& runtime, const JobSpec& job) {
   return data;
 }
 
+// What a run reads and computes with.
+struct Session {
+  TrainingData data;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Trainer> trainer;
+};
+
+// All of it, weights included; nothing is written. `start` outlives the session. DataLoss when the
+// start's checkpoint turns out to be damaged.
+absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
+  absl::StatusOr<TrainingData> data = OpenTrainingData(runtime, start.job);
+  if (!data.ok()) return data.status();
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, start.job);
+  if (!device.ok()) return device.status();
+  auto trainer = std::make_unique<Trainer>(
+      start.job, Purpose::kTraining, AccumulationSteps(start.job), **device, runtime.transport());
+  if (absl::Status s = CheckHostMemory(runtime, trainer->memory()); !s.ok()) return s;
+  trainer->Materialize();
+  if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
+  return Session{*std::move(data), *std::move(device), std::move(trainer)};
+}
+
+absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
+  const double peak_flops = PeakFlops(runtime, *session.device);
+  Introduce(runtime, *session.trainer, session.data.train, peak_flops);
+  if (!start.point.fresh()) {
+    Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,
+                                 start.point.manifest.layout()));
+  }
+  absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start);
+  if (!outputs.ok()) return outputs.status();
+  TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
+  return loop.Run(start.updates_done() + 1);
+}
+
 }  // namespace
 
 absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
-  absl::StatusOr<JobSpec> asked = AgreeOnJob(runtime, line.positional[0], line.overrides);
+  const absl::StatusOr<JobSpec> asked = AgreeOnJob(runtime, line.positional[0], line.overrides);
   if (!asked.ok()) return asked.status();
   std::vector<std::string> damaged;  // checkpoints that --resume=auto passed over
   while (true) {
     const absl::StatusOr<Start> start = DecideStart(runtime, *asked, line.resume, damaged);
     if (!start.ok()) return start.status();
-    const JobSpec& job = start->job;
-    NameRank(runtime, job);
-    if (start->updates_done() >= job.train().steps()) {
-      Say(runtime, absl::StrFormat("%s is complete: %s has all of %d steps", job.name(),
-                                   start->point.step_directory, job.train().steps()));
+    const int64_t steps = start->job.train().steps();
+    if (start->updates_done() >= steps) {
+      Say(runtime, absl::StrFormat("%s is complete: %s has all of %d steps", start->job.name(),
+                                   start->point.step_directory, steps));
       return absl::OkStatus();
     }
-    const absl::StatusOr<Data> data = OpenAllData(runtime, job);
-    if (!data.ok()) return data.status();
-    const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, job);
-    if (!device.ok()) return device.status();
-
-    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), **device, runtime.transport());
-    if (absl::Status s = CheckHostMemory(runtime, trainer.memory()); !s.ok()) return s;
-    trainer.Materialize();
-    if (absl::Status s = FillWeights(runtime, trainer, **device, *start); !s.ok()) {
-      if (line.resume != "auto" || start->point.fresh() || !absl::IsDataLoss(s)) return s;
-      Say(runtime, absl::StrCat("warning: ", s.message(), "; an older checkpoint is tried"));
-      damaged.push_back(start->point.step_directory);
-      continue;
+    NameRank(runtime, start->job);
+    absl::StatusOr<Session> session = OpenSession(runtime, *start);
+    if (session.ok()) return Train(runtime, *start, *session);
+    if (line.resume != "auto" || start->point.fresh() || !absl::IsDataLoss(session.status())) {
+      return session.status();
     }
-    const double peak_flops = PeakFlops(runtime, **device);
-    Introduce(runtime, trainer, data->train, peak_flops);
-    if (!start->point.fresh()) {
-      Say(runtime, absl::StrFormat("going on from %s, written by %s", start->point.step_directory,
-                                   start->point.manifest.layout()));
-    }
-    absl::StatusOr<Outputs> outputs = OpenOutputs(runtime, *start);
-    if (!outputs.ok()) return outputs.status();
-    TrainingLoop loop(trainer, runtime, **device, data->train,
-                      data->validation ? &*data->validation : nullptr,
-                      outputs->metrics ? &*outputs->metrics : nullptr,
-                      outputs->progress ? &*outputs->progress : nullptr, peak_flops);
-    return loop.Run(start->updates_done() + 1, start->point.manifest.tokens());
+    Say(runtime,
+        absl::StrCat("warning: ", session.status().message(), "; an older checkpoint is tried"));
+    damaged.push_back(start->point.step_directory);
   }
 }
 

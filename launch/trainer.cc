@@ -90,7 +90,7 @@ std::vector<TensorSpec> Trainer::BatchSpecs() const {
           {"rope", DType::kF32, {job_.model().sequence(), job_.model().head_dim()}}};
 }
 
-MemoryPlan Trainer::memory() {
+MemoryPlan Trainer::memory() const {
   const bool training = purpose_ == Purpose::kTraining;
   return {.weights = parameters_.value_bytes(),
           .gradients = training ? parameters_.gradient_bytes() : 0,
@@ -163,7 +163,7 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
 // tensor rank alone and zeros from all others, so the bits depend on the data ranks only.
 std::array<double, 2> Trainer::SumLosses() {
   std::array<double, 2> sums = {};
-  if (on_last_stage() && grid_.tensor().rank() == 0) device_.CopyOut(sums.data(), sums_);
+  if (!stage_.has_next() && grid_.tensor().rank() == 0) device_.CopyOut(sums.data(), sums_);
   device_.CopyIn(results_, sums.data());
   grid_.world().AllReduce(results_, Reduction::kSum);
   device_.CopyOut(sums.data(), results_);
@@ -178,7 +178,8 @@ bool Trainer::AnyRank(bool here) {
   return flag != 0;
 }
 
-StepResult Trainer::Gradients(const HostBatch& batch, bool stop_requested) {
+StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
+                         bool stop_requested) {
   parameters_.ZeroGradients(device_.ops());
   Run(TransformerStage::Pass::kTraining, batch, training_);
   const std::array<double, 2> sums = SumLosses();
@@ -188,12 +189,6 @@ StepResult Trainer::Gradients(const HostBatch& batch, bool stop_requested) {
   result.gradient_norm = optimizer_.GradientNorm();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   result.stop = AnyRank(stop_requested);
-  return result;
-}
-
-StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
-                         bool stop_requested) {
-  const StepResult result = Gradients(batch, stop_requested);
   if (result.finite) optimizer_.Step(update, learning_rate, result.gradient_norm);
   return result;
 }

@@ -52,7 +52,7 @@ class Trainer {
   Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
           Transport& transport);
 
-  MemoryPlan memory();
+  MemoryPlan memory() const;
   void Materialize();        // allocates everything that steps use
   void InitializeWeights();  // from train.seed
 
@@ -74,19 +74,15 @@ class Trainer {
   const std::vector<ModelParameter>& model_parameters() const { return model_parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  const TransformerStage& stage() const { return stage_; }
   const ScheduleReport& schedule() const { return training_report_; }
-  const Program& program() const { return training_; }
   const PipelineEngine& engine() const { return *engine_; }
 
  private:
   int PeakSlots() const;
-  StepResult Gradients(const HostBatch& batch, bool stop_requested);
-  std::array<double, 2> SumLosses();  // cross-entropy, logsumexp^2
+  std::array<double, 2> SumLosses();  // cross-entropy, logsumexp^2; over the global batch
   bool AnyRank(bool here);
   void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program);
   std::vector<TensorSpec> BatchSpecs() const;
-  bool on_last_stage() const { return !stage_.has_next(); }
 
   const JobSpec& job_;
   const Purpose purpose_;
@@ -103,7 +99,7 @@ class Trainer {
   Program training_, forward_only_;
   ScheduleReport training_report_, forward_report_;
   Storage batch_storage_;
-  Tensor tokens_, targets_, sums_, results_, flags_, logits_;
+  Tensor tokens_, targets_, sums_, results_, flags_, logits_;  // in batch_storage_
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
 };

@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "launch/evaluation.h"
@@ -32,133 +33,128 @@ int64_t PeakMemory(Communicator& world) {
 
 }  // namespace
 
+StepResult TrainUpdate(Trainer& trainer, const TokenDataset& data, int64_t update,
+                       bool stop_requested) {
+  const JobSpec& job = trainer.job();
+  HostBatch batch = trainer.EmptyBatch();
+  const absl::Status loaded =
+      BatchLoader(data, trainer.batch_shape())
+          .Load((update - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens),
+                absl::MakeSpan(batch.targets));
+  Check(loaded.ok(), "%s", loaded.message());
+  const double learning_rate = LearningRate(job.optimizer(), update, job.train().steps());
+  return trainer.Step(batch, update, learning_rate, stop_requested);
+}
+
 TrainingLoop::TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device,
-                           const TokenDataset& train, const TokenDataset* validation,
-                           MetricsWriter* metrics, Progress* progress, double peak_flops)
+                           const TrainingData& data, TrainingOutputs& outputs, double peak_flops)
     : trainer_(trainer),
       runtime_(runtime),
       device_(device),
-      train_(train),
-      validation_(validation),
-      metrics_(metrics),
-      progress_(progress),
+      data_(data),
+      outputs_(outputs),
       peak_flops_(peak_flops) {}
 
-absl::Status TrainingLoop::Run(int64_t first_update, int64_t tokens) {
-  const JobSpec& job = trainer_.job();
-  const int64_t steps = job.train().steps();
-  const BatchLoader loader(train_, trainer_.batch_shape());
-  HostBatch batch = trainer_.EmptyBatch();
+absl::Status TrainingLoop::Run(int64_t first_update) {
+  const int64_t steps = trainer_.job().train().steps();
+  const std::string& checkpoints = trainer_.job().checkpoint().directory();
   const double start = Seconds();
-  const int64_t tokens_before = tokens;
-  tokens_ = tokens;
   StepResult result;
   for (int64_t step = first_update; step <= steps; ++step) {
     ActivityScope doing("step", step);
     const double step_start = Seconds();
-    const absl::Status loaded =
-        loader.Load((step - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens),
-                    absl::MakeSpan(batch.targets));
-    Check(loaded.ok(), "%s", loaded.message());
-    result = trainer_.Step(batch, step, LearningRate(job.optimizer(), step, steps),
-                           runtime_.stop_requested());
-    tokens_ += job.train().global_batch() * job.model().sequence();
-    const bool last = step == steps || result.stop;
-
-    if (last || Due(step, job.metrics().every_steps()) || !result.finite) {
-      if (absl::Status s = Log(MetricsOf(result, step, Seconds() - step_start)); !s.ok()) return s;
-    }
+    result = TrainUpdate(trainer_, data_.train, step, runtime_.stop_requested());
+    const double seconds = Seconds() - step_start;
+    if (absl::Status s = LogIfDue(result, step, seconds); !s.ok()) return s;
     if (!result.finite) {
-      return absl::InternalError(
-          absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
-                          "(train.on_nonfinite: STOP). Go on "
-                          "from the last checkpoint in %s with a smaller optimizer.peak_lr or a "
-                          "longer optimizer.warmup_steps.",
-                          step, result.loss, result.gradient_norm, job.checkpoint().directory()));
+      return absl::InternalError(absl::StrFormat(
+          "step %d: loss %g, gradient norm %g: training stopped before the update "
+          "(train.on_nonfinite: STOP). Go on from the last checkpoint in %s with a smaller "
+          "optimizer.peak_lr or a longer optimizer.warmup_steps.",
+          step, result.loss, result.gradient_norm, checkpoints));
     }
-    if (validation_ != nullptr && (step == steps || Due(step, job.train().eval_every()))) {
-      if (absl::Status s = EvaluateAndLog(step); !s.ok()) return s;
-    }
-    if (last || Due(step, job.checkpoint().every_steps())) {
-      if (absl::Status s = Save(step); !s.ok()) return s;
-    }
-    if (result.stop && step < steps) {
+    if (absl::Status s = EvaluateIfDue(step); !s.ok()) return s;
+    if (absl::Status s = SaveIfDue(result, step); !s.ok()) return s;
+    if (result.stop && !IsLast(step)) {
       return absl::CancelledError(
           absl::StrFormat("stopped by a signal after step %d, which is saved in %s; --resume=auto "
                           "goes on from there",
-                          step, job.checkpoint().directory()));
+                          step, checkpoints));
     }
   }
-  if (progress_ != nullptr) {
-    progress_->Finish({.steps = steps - first_update + 1,
-                       .tokens = tokens_ - tokens_before,
-                       .seconds = Seconds() - start,
-                       .final_loss = result.loss,
-                       .validation_loss = validation_loss_,
-                       .checkpoint_directory = job.checkpoint().directory()});
+  if (outputs_.progress) {
+    outputs_.progress->Finish({.steps = steps - first_update + 1,
+                               .tokens = TokensAfter(steps) - TokensAfter(first_update - 1),
+                               .seconds = Seconds() - start,
+                               .final_loss = result.loss,
+                               .validation_loss = validation_loss_,
+                               .checkpoint_directory = checkpoints});
   }
   return absl::OkStatus();
 }
 
-StepMetrics TrainingLoop::MetricsOf(const StepResult& result, int64_t step, double seconds) {
+bool TrainingLoop::IsLast(int64_t step) const { return step == trainer_.job().train().steps(); }
+
+int64_t TrainingLoop::TokensAfter(int64_t updates) const {
+  return updates * trainer_.job().train().global_batch() * trainer_.job().model().sequence();
+}
+
+absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, double seconds) {
   const JobSpec& job = trainer_.job();
-  const double step_tokens =
-      static_cast<double>(job.train().global_batch() * job.model().sequence());
-  const double tokens_per_second = step_tokens / seconds;
-  return {.step = step,
-          .loss = result.loss,
-          .cross_entropy = result.cross_entropy,
-          .grad_norm = result.gradient_norm,
-          .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
-          .tokens = tokens_,
-          .tokens_per_second = tokens_per_second,
-          .step_seconds = seconds,
-          .model_flops_utilization =
-              TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
-          .memory_bytes = PeakMemory(runtime_.world())};
+  if (!IsLast(step) && !result.stop && result.finite && !Due(step, job.metrics().every_steps())) {
+    return absl::OkStatus();
+  }
+  const double tokens_per_second = static_cast<double>(TokensAfter(1)) / seconds;
+  const StepMetrics metrics = {
+      .step = step,
+      .loss = result.loss,
+      .cross_entropy = result.cross_entropy,
+      .grad_norm = result.gradient_norm,
+      .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
+      .tokens = TokensAfter(step),
+      .tokens_per_second = tokens_per_second,
+      .step_seconds = seconds,
+      .model_flops_utilization =
+          TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
+      .memory_bytes = PeakMemory(runtime_.world())};
+  absl::Status written;
+  if (outputs_.metrics) written = outputs_.metrics->Write(metrics);
+  if (outputs_.progress) outputs_.progress->Step(metrics);
+  return AgreeOnStatus(runtime_.world(), written);
 }
 
-// Rank 0 writes; a full disk there must end all ranks.
-absl::Status TrainingLoop::AgreeOnWriting(const absl::Status& rank0) {
-  return AgreeOnStatus(runtime_.world(), rank0);
+absl::Status TrainingLoop::EvaluateIfDue(int64_t step) {
+  const TrainSpec& train = trainer_.job().train();
+  if (!data_.validation || (!IsLast(step) && !Due(step, train.eval_every()))) {
+    return absl::OkStatus();
+  }
+  validation_loss_ = Evaluate(trainer_, *data_.validation, train.eval_batches()).loss;
+  const ValidationMetrics metrics = {.step = step, .loss = *validation_loss_};
+  absl::Status written;
+  if (outputs_.metrics) written = outputs_.metrics->Write(metrics);
+  if (outputs_.progress) outputs_.progress->Validation(metrics);
+  return AgreeOnStatus(runtime_.world(), written);
 }
 
-absl::Status TrainingLoop::Log(const StepMetrics& metrics) {
-  absl::Status status;
-  if (metrics_ != nullptr) status = metrics_->Write(metrics);
-  if (progress_ != nullptr) progress_->Step(metrics);
-  return AgreeOnWriting(status);
-}
-
-absl::Status TrainingLoop::EvaluateAndLog(int64_t step) {
-  const Evaluation evaluation =
-      Evaluate(trainer_, *validation_, trainer_.job().train().eval_batches());
-  validation_loss_ = evaluation.loss;
-  const ValidationMetrics metrics = {.step = step, .loss = evaluation.loss};
-  absl::Status status;
-  if (metrics_ != nullptr) status = metrics_->Write(metrics);
-  if (progress_ != nullptr) progress_->Validation(metrics);
-  return AgreeOnWriting(status);
-}
-
-absl::Status TrainingLoop::Save(int64_t step) {
-  ActivityScope doing("saving of a checkpoint");
+absl::Status TrainingLoop::SaveIfDue(const StepResult& result, int64_t step) {
   const JobSpec& job = trainer_.job();
   const CheckpointSpec& spec = job.checkpoint();
+  if (!IsLast(step) && !result.stop && !Due(step, spec.every_steps())) return absl::OkStatus();
+  ActivityScope doing("saving of a checkpoint");
   const SaveRequest request = {.step = step,
                                .next_sample = step * job.train().global_batch(),
-                               .tokens = tokens_,
+                               .tokens = TokensAfter(step),
                                .job = job,
                                .layout = trainer_.grid().shape().ToString(),
                                .program = kProgramVersion};
-  const std::vector<Piece> owned = trainer_.optimizer().OwnedPieces();
-  if (absl::Status s = SaveCheckpoint(spec.directory(), request, owned, device_, runtime_.world());
-      !s.ok())
-    return s;
+  const absl::Status saved = SaveCheckpoint(
+      spec.directory(), request, trainer_.optimizer().OwnedPieces(), device_, runtime_.world());
+  if (!saved.ok()) return saved;
   absl::Status pruned;
-  if (runtime_.rank() == 0)
+  if (runtime_.rank() == 0) {
     pruned = PruneCheckpoints(spec.directory(), spec.keep(), spec.keep_every());
-  return AgreeOnWriting(pruned);
+  }
+  return AgreeOnStatus(runtime_.world(), pruned);
 }
 
 }  // namespace twinstream

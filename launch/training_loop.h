@@ -1,5 +1,5 @@
-// TrainingLoop: step after step, with what a person asked to be logged, evaluated and saved along
-// the way.
+// TrainingLoop: update after update, with what a person asked to be logged, evaluated and saved
+// along the way.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "core/token_dataset.h"
-#include "launch/batch_loader.h"
 #include "launch/metrics.h"
 #include "launch/progress.h"
 #include "launch/runtime.h"
@@ -16,36 +15,46 @@
 
 namespace twinstream {
 
+// Update `update` (from 1) of the trainer's job, on its samples of `data` and with its learning
+// rate. Dies, naming file and token, where a sample has a token outside the vocabulary.
+StepResult TrainUpdate(Trainer& trainer, const TokenDataset& data, int64_t update,
+                       bool stop_requested);
+
+struct TrainingData {
+  TokenDataset train;
+  std::optional<TokenDataset> validation;  // absent: no evaluation
+};
+
+// Where a run's numbers go; both absent except on rank 0.
+struct TrainingOutputs {
+  std::optional<MetricsWriter> metrics;
+  std::optional<Progress> progress;
+};
+
 class TrainingLoop {
  public:
-  // validation may be null. metrics: rank 0's, null elsewhere. peak_flops: FLOP/s of all ranks
-  // together. All arguments outlive the loop.
-  TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device, const TokenDataset& train,
-               const TokenDataset* validation, MetricsWriter* metrics, Progress* progress,
-               double peak_flops);
+  // peak_flops: FLOP/s of all ranks together. All arguments outlive the loop.
+  TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device, const TrainingData& data,
+               TrainingOutputs& outputs, double peak_flops);
 
-  // Updates first_update .. train.steps; `tokens` were trained on before. Cancelled when a signal
-  // stopped it after saving; Internal when a loss or gradient norm is not finite. Collective; the
-  // same status on every rank.
-  absl::Status Run(int64_t first_update, int64_t tokens);
+  // Updates first_update .. train.steps. Cancelled when a signal stopped it after saving; Internal
+  // when a loss or gradient norm is not finite. Collective; the same status on every rank.
+  absl::Status Run(int64_t first_update);
 
  private:
-  StepMetrics MetricsOf(const StepResult& result, int64_t step, double seconds);
-  absl::Status Log(const StepMetrics& metrics);
-  absl::Status EvaluateAndLog(int64_t step);
-  absl::Status Save(int64_t step);
-  absl::Status AgreeOnWriting(const absl::Status& rank0);
+  int64_t TokensAfter(int64_t updates) const;  // trained on
+  absl::Status LogIfDue(const StepResult& result, int64_t step, double seconds);
+  absl::Status EvaluateIfDue(int64_t step);
+  absl::Status SaveIfDue(const StepResult& result, int64_t step);
+  bool IsLast(int64_t step) const;
 
   Trainer& trainer_;
   Runtime& runtime_;
   Device& device_;
-  const TokenDataset& train_;
-  const TokenDataset* validation_;
-  MetricsWriter* metrics_;
-  Progress* progress_;
+  const TrainingData& data_;
+  TrainingOutputs& outputs_;
   const double peak_flops_;
-  int64_t tokens_ = 0;
-  std::optional<double> validation_loss_;
+  std::optional<double> validation_loss_;  // the latest
 };
 
 }  // namespace twinstream

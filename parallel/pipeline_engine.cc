@@ -35,7 +35,7 @@ Slot LayOut(const Stage& stage, std::byte* memory) {
 }
 
 // Chunks of one rank take turns in a slot, so it has room for the largest.
-int64_t BytesOfOneSlot(const std::vector<Stage*>& stages) {
+int64_t BytesOfOneSlot(absl::Span<const Stage* const> stages) {
   int64_t bytes = 0;
   for (const Stage* stage : stages) bytes = std::max(bytes, BytesFor(SpecsOf(*stage)));
   return bytes;
@@ -90,7 +90,7 @@ PipelineEngine::PipelineEngine(std::vector<Stage*> stages, const PipelineShape& 
   }
 }
 
-int64_t PipelineEngine::SlotBytes(const std::vector<Stage*>& stages, int peak_slots) {
+int64_t PipelineEngine::SlotBytes(absl::Span<const Stage* const> stages, int peak_slots) {
   return peak_slots * BytesOfOneSlot(stages);
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/types/span.h"
 #include "core/device.h"
 #include "parallel/communicator.h"
 #include "parallel/schedule.h"
@@ -23,7 +24,7 @@ class PipelineEngine {
                  Device& device, int peak_slots);
 
   // Bytes that the constructor allocates for such a rank.
-  static int64_t SlotBytes(const std::vector<Stage*>& stages, int peak_slots);
+  static int64_t SlotBytes(absl::Span<const Stage* const> stages, int peak_slots);
 
   // A checked program of this rank. `reduce(stage)` is called at kReduceGradients. On return all
   // messages have left.
