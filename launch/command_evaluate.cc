@@ -19,8 +19,10 @@ absl::Status CommandEvaluate(Runtime& runtime, const CommandLine& line) {
   }
   const absl::StatusOr<TokenDataset> validation = OpenData(runtime, *job, DataPart::kValidation);
   if (!validation.ok()) return validation.status();
-  absl::StatusOr<InferenceModel> model =
-      OpenInferenceModel(runtime, *job, line.checkpoint, AccumulationSteps(*job));
+  const absl::StatusOr<ResumePoint> point = OpenCheckpoint(runtime, line.checkpoint);
+  if (!point.ok()) return point.status();
+  const absl::StatusOr<InferenceModel> model =
+      OpenInferenceModel(runtime, *job, *point, AccumulationSteps(*job));
   if (!model.ok()) return model.status();
   const Evaluation result =
       Evaluate(*model->trainer, *validation, AllBatches(*model->trainer, *validation));

@@ -7,8 +7,6 @@
 #include "launch/generation.h"
 #include "launch/inference.h"
 #include "launch/job_setup.h"
-#include "launch/resume.h"
-#include "parallel/collectives.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 
@@ -44,13 +42,14 @@ void PrintByte(int32_t token) {
 }  // namespace
 
 absl::Status CommandGenerate(Runtime& runtime, const CommandLine& line) {
-  if (line.prompt.empty())
+  if (line.prompt.empty()) {
     return absl::InvalidArgumentError("--prompt is empty: the model needs something to go on from");
+  }
   const absl::StatusOr<ResumePoint> point = OpenCheckpoint(runtime, line.checkpoint);
   if (!point.ok()) return point.status();
   const absl::StatusOr<JobSpec> job = GenerationJob(runtime, point->manifest.job(), line.overrides);
   if (!job.ok()) return job.status();
-  absl::StatusOr<InferenceModel> model = OpenInferenceModel(runtime, *job, line.checkpoint, 1);
+  const absl::StatusOr<InferenceModel> model = OpenInferenceModel(runtime, *job, *point, 1);
   if (!model.ok()) return model.status();
 
   std::vector<int32_t> prompt;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "launch/trainer.h"
@@ -11,9 +10,9 @@
 namespace twinstream {
 
 struct GenerationOptions {
-  int64_t tokens = 128;
-  double temperature = 1;  // 0: always the likeliest token
-  uint64_t seed = 1;
+  int64_t tokens = 0;      // to add
+  double temperature = 0;  // 0: always the likeliest token
+  uint64_t seed = 0;
 };
 
 // Continues `prompt` (token ids, not empty). Where prompt and continuation outgrow the model's

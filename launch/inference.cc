@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/job_setup.h"
-#include "launch/resume.h"
 #include "proto/job_resume.h"
 
 namespace twinstream {
@@ -23,11 +22,8 @@ absl::Status CheckSameModel(const JobSpec& saved, const JobSpec& now) {
 }  // namespace
 
 absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpec& job,
-                                                  const std::string& checkpoint,
-                                                  int64_t micro_batches) {
-  const absl::StatusOr<ResumePoint> point = OpenCheckpoint(runtime, checkpoint);
-  if (!point.ok()) return point.status();
-  if (absl::Status s = CheckSameModel(point->manifest.job(), job); !s.ok()) return s;
+                                                  const ResumePoint& point, int64_t micro_batches) {
+  if (absl::Status s = CheckSameModel(point.manifest.job(), job); !s.ok()) return s;
   NameRank(runtime, job);
 
   InferenceModel model;
@@ -40,7 +36,7 @@ absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpe
   if (absl::Status s = CheckHostMemory(runtime, model.trainer->memory()); !s.ok()) return s;
   model.trainer->Materialize();
   if (absl::Status s =
-          LoadInto(*model.trainer, runtime.world(), *model.device, point->step_directory);
+          LoadInto(*model.trainer, runtime.world(), *model.device, point.step_directory);
       !s.ok())
     return s;
   return model;

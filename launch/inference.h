@@ -2,10 +2,10 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "absl/status/statusor.h"
 #include "core/device.h"
+#include "launch/resume.h"
 #include "launch/runtime.h"
 #include "launch/trainer.h"
 #include "proto/job.pb.h"
@@ -21,7 +21,6 @@ struct InferenceModel {
 // job: resolved and without problems for the runtime's ranks. FailedPrecondition when the
 // checkpoint's model is another one, naming the fields. Collective; the same status on every rank.
 absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpec& job,
-                                                  const std::string& checkpoint,
-                                                  int64_t micro_batches);
+                                                  const ResumePoint& point, int64_t micro_batches);
 
 }  // namespace twinstream

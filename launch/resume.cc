@@ -9,6 +9,15 @@
 namespace twinstream {
 namespace {
 
+// A step directory, or a directory of them, and whole.
+absl::StatusOr<ResumePoint> Open(const std::string& checkpoint) {
+  const absl::StatusOr<std::string> step_directory = FindCheckpoint(checkpoint);
+  if (!step_directory.ok()) return step_directory.status();
+  absl::StatusOr<Manifest> manifest = CheckWhole(*step_directory);
+  if (!manifest.ok()) return manifest.status();
+  return ResumePoint{*step_directory, *std::move(manifest), {}};
+}
+
 absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string& directory,
                                    absl::Span<const std::string> except) {
   if (resume == "none") {
@@ -23,11 +32,16 @@ absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string&
     return ResumePoint{std::move(newest.step_directory), std::move(newest.manifest),
                        std::move(newest.warnings)};
   }
-  const absl::StatusOr<std::string> step_directory = FindCheckpoint(resume);
-  if (!step_directory.ok()) return step_directory.status();
-  absl::StatusOr<Manifest> manifest = CheckWhole(*step_directory);
-  if (!manifest.ok()) return manifest.status();
-  return ResumePoint{*step_directory, *std::move(manifest), {}};
+  return Open(resume);
+}
+
+// Rank 0's point on every rank, but for the warnings.
+absl::StatusOr<ResumePoint> AgreeOnPoint(Communicator& world, absl::StatusOr<ResumePoint> point) {
+  if (absl::Status s = AgreeOnStatus(world, point.status()); !s.ok()) return s;
+  point->step_directory = BroadcastText(world, point->step_directory);
+  const std::string manifest = BroadcastText(world, point->manifest.SerializeAsString());
+  Check(point->manifest.ParseFromString(manifest), "the manifest did not survive its broadcast");
+  return point;
 }
 
 }  // namespace
@@ -35,17 +49,12 @@ absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string&
 absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::string& resume,
                                               const std::string& directory,
                                               absl::Span<const std::string> except) {
-  absl::StatusOr<ResumePoint> point = ResumePoint();
-  if (runtime.rank() == 0) point = Choose(resume, directory, except);
-  if (absl::Status s = AgreeOnStatus(runtime.world(), point.status()); !s.ok()) return s;
-  point->step_directory = BroadcastText(runtime.world(), point->step_directory);
-  const std::string manifest = BroadcastText(runtime.world(), point->manifest.SerializeAsString());
-  Check(point->manifest.ParseFromString(manifest), "the manifest did not survive its broadcast");
-  return point;
+  return AgreeOnPoint(runtime.world(),
+                      runtime.rank() == 0 ? Choose(resume, directory, except) : ResumePoint());
 }
 
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint) {
-  return ChooseResumePoint(runtime, checkpoint, "", {});
+  return AgreeOnPoint(runtime.world(), runtime.rank() == 0 ? Open(checkpoint) : ResumePoint());
 }
 
 absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,

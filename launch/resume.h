@@ -14,9 +14,9 @@
 namespace twinstream {
 
 struct ResumePoint {
-  std::string step_directory;  // empty: afresh
-  Manifest manifest;           // of step_directory
-  std::vector<std::string> warnings;
+  std::string step_directory;         // empty: afresh
+  Manifest manifest;                  // of step_directory
+  std::vector<std::string> warnings;  // rank 0's
 
   bool fresh() const { return step_directory.empty(); }
 };
@@ -28,12 +28,13 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
                                               const std::string& directory,
                                               absl::Span<const std::string> except);
 
-// Weights and optimizer state of the checkpoint, on every rank. Collective; the same status
-// everywhere.
+// What a checkpoint argument means: a step directory, or a directory of them, and whole.
+// Collective, in the same way.
+absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint);
+
+// Weights of the checkpoint and, for training, optimizer state, on every rank. DataLoss when what
+// is stored is damaged. Collective; the same status everywhere.
 absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,
                       const std::string& step_directory);
-
-// The step directory and manifest that a checkpoint argument means, agreed by all ranks; whole.
-absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint);
 
 }  // namespace twinstream
