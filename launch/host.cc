@@ -20,8 +20,8 @@
 namespace twinstream {
 namespace {
 
-// First number of a file like "MemAvailable:  1234 kB" lines; `key` empty: of the file. -1 when
-// there is none.
+// The number behind the word `key` in the file, as in "MemAvailable:  1234 kB"; without a key the
+// number that the file begins with. -1 when there is none.
 int64_t NumberIn(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;

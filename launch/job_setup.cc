@@ -1,9 +1,12 @@
 #include "launch/job_setup.h"
 
+#include <utility>
+
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "google/protobuf/text_format.h"
+#include "absl/strings/str_split.h"
 #include "launch/host.h"
 #include "parallel/collectives.h"
 #include "proto/job_rules.h"
@@ -16,9 +19,8 @@ absl::StatusOr<JobSpec> AgreeOnJob(Runtime& runtime, const std::string& path,
   absl::StatusOr<JobSpec> job = JobSpec();
   if (runtime.rank() == 0) job = LoadJobSpec(path, overrides);
   if (absl::Status s = AgreeOnStatus(runtime.world(), job.status()); !s.ok()) return s;
-  const std::string text = BroadcastText(runtime.world(), runtime.rank() == 0 ? JobText(*job) : "");
-  Check(google::protobuf::TextFormat::ParseFromString(text, &*job),
-        "the job did not survive its broadcast");
+  const std::string bytes = BroadcastText(runtime.world(), job->SerializeAsString());
+  Check(job->ParseFromString(bytes), "the job did not survive its broadcast");
   return job;
 }
 
@@ -63,17 +65,26 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSp
 }
 
 absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
-  const double here = static_cast<double>(plan.total()) * runtime.local_size();
-  const int64_t available = AvailableMemory();
+  // Stages differ: what each rank of this host plans is added up.
+  const std::string mine = absl::StrCat(runtime.hostname(), " ", plan.total());
+  double planned = 0;
+  for (const std::string& text : GatherTexts(runtime.world(), mine)) {
+    const std::pair<std::string, std::string> host_and_bytes = absl::StrSplit(text, ' ');
+    int64_t bytes = 0;
+    if (host_and_bytes.first != runtime.hostname()) continue;
+    Check(absl::SimpleAtoi(host_and_bytes.second, &bytes), "a memory plan of \"%s\"", text);
+    planned += static_cast<double>(bytes);
+  }
+  const double available = static_cast<double>(AvailableMemory());
   absl::Status status;
-  if (available > 0 && here > static_cast<double>(available)) {
+  if (available > 0 && planned > available) {
+    constexpr double kGiB = 1 << 30;
     status = absl::FailedPreconditionError(absl::StrFormat(
-        "the %d ranks on host %s plan for %.1f GiB each (%s), but the host has %.1f GiB left. Use "
-        "a smaller "
-        "train.microbatch, a larger parallel.tensor or parallel.pipeline on more hosts, or a "
-        "smaller model.",
-        runtime.local_size(), runtime.hostname(), static_cast<double>(plan.total()) / (1LL << 30),
-        plan.ToString(), static_cast<double>(available) / (1LL << 30)));
+        "the %d ranks on host %s plan for %.1f GiB together (one of them: %s), but the host has "
+        "%.1f GiB left. Use a smaller train.microbatch, a larger parallel.tensor or "
+        "parallel.pipeline on more hosts, or a smaller model.",
+        runtime.local_size(), runtime.hostname(), planned / kGiB, plan.ToString(),
+        available / kGiB));
   }
   return AgreeOnStatus(runtime.world(), status);
 }
