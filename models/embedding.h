@@ -6,12 +6,13 @@
 
 namespace twinstream {
 
-// embedding.weight [V, C], this rank's rows. `elsewhere`: a second copy for a tied head on another
-// stage than the embedding; gradients are then summed over both stages.
 struct EmbeddingPlacement {
+  // A tied head is on another stage than the embedding: both hold the weight, and their gradients
+  // are summed.
   bool on_two_stages = false;
-  bool primary = true;
+  bool primary = true;  // this stage's copy is the one that is saved and counted
 };
+// embedding.weight [V, C], this rank's rows.
 Parameter& DeclareEmbedding(ModelContext& context, const EmbeddingPlacement& placement);
 
 class Embedding {

@@ -91,7 +91,7 @@ ResidualPlan MakeResidualPlan(const ModelSpec& model) {
     case ModelSpec::PERI_NORM:
     case ModelSpec::MIX_LN:
     case ModelSpec::RESI_DUAL:
-      break;  // refused by job_rules
+      break;  // refused by job_features
   }
   Die(absl::StrCat("model.residual ", ModelSpec::Residual_Name(model.residual()), " has no plan"));
 }

@@ -20,7 +20,6 @@ struct ReadRule {
 struct BlockRule {
   ReadRule read;
   ResidualWrite write;
-  std::string output_weight;
 };
 
 struct ResidualPlan {
@@ -30,6 +29,7 @@ struct ResidualPlan {
   bool qkv_norm = false;          // RMSNorm of q, k and v per head, whatever model.qk_norm says
 };
 
+// Dies for a scheme that is not built yet (job_features refuses those).
 ResidualPlan MakeResidualPlan(const ModelSpec& model);
 
 }  // namespace twinstream

@@ -12,13 +12,10 @@ Tensor GradientOf(const Parameter* parameter) {
 
 }  // namespace
 
-StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const BlockRule* writer,
+StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const ResidualWrite* write,
                        const ReadRule* read)
-    : context_(context),
-      before_(before),
-      has_write_(writer != nullptr),
-      has_read_(read != nullptr) {
-  Check((before == nullptr) == (writer == nullptr),
+    : context_(context), before_(before), has_write_(write != nullptr), has_read_(read != nullptr) {
+  Check((before == nullptr) == (write == nullptr),
         "a site's write and the site before go together");
   // With sharded tokens each tensor rank sees only its rows: the weights' gradients are parts.
   const auto declare = [&](const std::string& name) -> Parameter* {
@@ -26,10 +23,7 @@ StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const Bl
                ? nullptr
                : &DeclareVector(context, name, context.hidden(), context.region.shards_tokens());
   };
-  if (writer != nullptr) {
-    write_ = writer->write;
-    output_weight_ = declare(writer->output_weight);
-  }
+  if (write != nullptr) write_ = *write;
   if (read != nullptr) {
     read_ = read->read;
     x_weight_ = declare(read->x_weight);
@@ -47,7 +41,6 @@ ResidualSite StreamSite::Rule() const {
 
 void StreamSite::Forward(const SiteTensors& before, Tensor o, const SiteTensors& here) const {
   ResidualForwardTensors t = {.o = o,
-                              .output_weight = ValueOf(output_weight_),
                               .x_out = here.x,
                               .y_out = here.y,
                               .x_weight = ValueOf(x_weight_),
@@ -81,8 +74,6 @@ void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& he
                                          .dx_weight = GradientOf(x_weight_),
                                          .dy_weight = GradientOf(y_weight_),
                                          .dinput_weight = GradientOf(input_weight_),
-                                         .output_weight = ValueOf(output_weight_),
-                                         .doutput_weight = GradientOf(output_weight_),
                                          .d_o = d_o});
 }
 

@@ -22,12 +22,10 @@ struct SiteTensors {
 class StreamSite {
  public:
   // `before`: the site whose read fed the block that writes here, null where a stage starts;
-  // `write`: of that block. `read`: what follows, null where a stage ends. Declares the read's and
-  // the write's weights. `before` outlives this.
-  StreamSite(ModelContext& context, const StreamSite* before, const BlockRule* writer,
+  // `write`: of that block. `read`: what follows, null where a stage ends. Declares the read's
+  // weights. `before` outlives this.
+  StreamSite(ModelContext& context, const StreamSite* before, const ResidualWrite* write,
              const ReadRule* read);
-
-  bool reads() const { return has_read_; }
 
   // o: [n, C] output of the block before. here.x, here.y are given where a stage starts, else
   // written.
@@ -44,8 +42,7 @@ class StreamSite {
   bool has_write_ = false, has_read_ = false;
   ResidualWrite write_;
   ResidualRead read_;
-  Parameter *x_weight_ = nullptr, *y_weight_ = nullptr, *input_weight_ = nullptr,
-            *output_weight_ = nullptr;
+  Parameter *x_weight_ = nullptr, *y_weight_ = nullptr, *input_weight_ = nullptr;
 };
 
 }  // namespace twinstream

@@ -32,10 +32,10 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
   const size_t begin = static_cast<size_t>(2 * options.layers.begin),
                end = static_cast<size_t>(2 * options.layers.end);
   for (size_t b = begin; b <= end; ++b) {
-    const BlockRule* writer = b == begin ? nullptr : &plan.blocks[b - 1];
+    const ResidualWrite* write = b == begin ? nullptr : &plan.blocks[b - 1].write;
     const ReadRule* read = b < end ? &plan.blocks[b].read : options.last ? &plan.final : nullptr;
     const StreamSite* before = sites_.empty() ? nullptr : sites_.back().get();
-    sites_.push_back(std::make_unique<StreamSite>(context, before, writer, read));
+    sites_.push_back(std::make_unique<StreamSite>(context, before, write, read));
     if (b == end) break;
     const int64_t layer = static_cast<int64_t>(b / 2);
     if (b % 2 == 0) {
@@ -44,8 +44,9 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
       blocks_.push_back(std::make_unique<Mlp>(context, layer));
     }
   }
-  if (options.last)
+  if (options.last) {
     head_.emplace(context, model.tied_embeddings() ? *embedding : DeclareHead(context));
+  }
 
   size_t next = 0;
   for (size_t s = 0; s < sites(); ++s) {

@@ -54,8 +54,8 @@ class TransformerStage final : public Stage {
   SiteTensors SiteIn(const Slot& slot, size_t site) const;
   Saved BlockSaved(const Slot& slot, size_t block) const;
   Tensor OutputGradient(const Slot& slot, size_t block) const;  // d_o of a block, full [N, C]
-  Tensor Stream(Tensor streams,
-                int stream) const;  // of [S, n, C]; absent beyond the scheme's streams
+  // Of [S, n, C]; absent beyond the scheme's streams.
+  Tensor Stream(Tensor streams, int stream) const;
   void RunHead(int micro_batch, Tensor h);
   void BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy);
 
