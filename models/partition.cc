@@ -12,13 +12,6 @@ std::vector<Range> PartitionLayers(const std::vector<double>& layer_costs, doubl
   const int64_t layers = static_cast<int64_t>(layer_costs.size());
   Check(1 <= stages && stages <= layers, "%d layers do not fill %d pipeline stages", layers,
         stages);
-  // Always summed from the range's first layer on, so equal ranges cost exactly the same.
-  const auto cost = [&](int64_t begin, int64_t end) {
-    double sum = 0;
-    for (int64_t i = begin; i < end; ++i) sum += layer_costs[static_cast<size_t>(i)];
-    return sum + (begin == 0 ? first_extra : 0) + (end == layers ? last_extra : 0);
-  };
-
   // dearest[s][b]: cost of the dearest stage when stages s.. share layers b.. in the best way.
   constexpr double kImpossible = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> dearest(
@@ -28,8 +21,11 @@ std::vector<Range> PartitionLayers(const std::vector<double>& layer_costs, doubl
   for (size_t s = static_cast<size_t>(stages); s-- > 0;) {
     for (int64_t begin = 0; begin < layers; ++begin) {
       double& best = dearest[s][static_cast<size_t>(begin)];
+      double sum = 0;  // from the range's first layer on, so equal ranges cost exactly the same
       for (int64_t end = begin + 1; end <= layers; ++end) {
-        best = std::min(best, std::max(cost(begin, end), dearest[s + 1][static_cast<size_t>(end)]));
+        sum += layer_costs[static_cast<size_t>(end - 1)];
+        const double cost = sum + (begin == 0 ? first_extra : 0) + (end == layers ? last_extra : 0);
+        best = std::min(best, std::max(cost, dearest[s + 1][static_cast<size_t>(end)]));
       }
     }
   }
