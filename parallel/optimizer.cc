@@ -40,9 +40,9 @@ float WeightDecayOf(const OptimizerSpec& spec, WeightDecay decay) {
 
 // Elements that SumOverTensor or SumOverStages needs beside the gradient.
 int64_t ExchangeElements(const ParameterSpec& spec) {
-  const int64_t shared =
-      spec.sum_over_tensor ? spec.shared.extent.rank() == 0 ? 0 : spec.shared.elements() : 0;
-  return std::max(shared, spec.sum_over_stages ? LocalShape(spec).elements() : 0);
+  const bool overlapping = spec.sum_over_tensor && spec.shared.extent.rank() > 0;
+  return std::max(overlapping ? spec.shared.elements() : 0,
+                  spec.sum_over_stages ? LocalShape(spec).elements() : 0);
 }
 
 }  // namespace
@@ -80,14 +80,16 @@ int64_t Optimizer::state_bytes() const {
   return bytes;
 }
 
-int64_t Optimizer::buffer_bytes() const {
+std::vector<TensorSpec> Optimizer::BufferSpecs() const {
   int64_t exchange = 0;
   for (const Shard& shard : shards_)
     exchange = std::max(exchange, ExchangeElements(shard.parameter->spec));
-  return BytesFor({{"exchange", DType::kF32, {exchange}},
-                   {"squares", DType::kF64, {model_parameters_}},
-                   {"square", DType::kF64, {1}}});
+  return {{"exchange", DType::kF32, {exchange}},
+          {"squares", DType::kF64, {model_parameters_}},
+          {"square", DType::kF64, {1}}};
 }
+
+int64_t Optimizer::buffer_bytes() const { return BytesFor(BufferSpecs()); }
 
 void Optimizer::Materialize() {
   state_ = Storage(device_, state_bytes());
@@ -101,13 +103,7 @@ void Optimizer::Materialize() {
     for (const Piece& piece : GradientPiecesOf(shard)) shard.counted.push_back(piece.data);
   }
   buffers_ = Storage(device_, buffer_bytes());
-  int64_t exchange = 0;
-  for (const Shard& shard : shards_)
-    exchange = std::max(exchange, ExchangeElements(shard.parameter->spec));
-  const std::vector<Tensor> buffers =
-      TensorsIn(buffers_.data(), {{{"exchange", DType::kF32, {exchange}},
-                                   {"squares", DType::kF64, {model_parameters_}},
-                                   {"square", DType::kF64, {1}}}});
+  const std::vector<Tensor> buffers = TensorsIn(buffers_.data(), BufferSpecs());
   exchange_ = buffers[0];
   squares_ = buffers[1];
   square_ = buffers[2];

@@ -29,17 +29,15 @@ class Optimizer {
   void Materialize();  // after ParameterStore::Materialize
 
   // Collectives of one step, in this order.
-  // 1. Makes the gradients of this rank's rows whole: sums over the tensor ranks where a parameter
-  // says so, over the
-  //    two stages of a tied embedding, and over the data ranks. Other rows are unspecified
-  //    afterwards (sharded).
+  // First: makes the gradients of this rank's rows whole: sums over the tensor ranks where a
+  // parameter says so, over the two stages of a tied embedding, and over the data ranks. Sharded,
+  // other rows are unspecified afterwards.
   void Reduce();
-  // 2. L2 norm of the whole model's gradient, each element counted once; the same bits on every
-  // rank.
+  // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on
+  // every rank.
   double GradientNorm();
-  // 3. One update with clipping factor min(1, clip / (norm + 1e-6)); then every data rank has all
-  // values.
-  //    update: 1 for the first.
+  // Third: one update (1 is the first) with clipping factor min(1, clip_norm / (norm + 1e-6));
+  // then every data rank has all values.
   void Step(int64_t update, double learning_rate, double gradient_norm);
 
   // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
@@ -64,6 +62,7 @@ class Optimizer {
   };
 
   static std::vector<Piece> GradientPiecesOf(const Shard& shard);
+  std::vector<TensorSpec> BufferSpecs() const;
   void SumOverTensor(const Parameter& parameter);
   void SumOverStages(const Parameter& parameter);
   Tensor OwnMoments(const Shard& shard, Tensor moments) const;

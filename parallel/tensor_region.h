@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "core/tensor.h"
 #include "parallel/box.h"
 #include "parallel/communicator.h"
@@ -34,10 +35,9 @@ class TensorRegion {
   Tensor Own(Tensor full) const;
 
   // All in place on a full [N, C] tensor of which the own rows count between blocks.
-  void Enter(Tensor h) const;  // own rows -> all rows
-  void EnterBackward(
-      Tensor dh) const;        // this rank's part of the gradient -> its sum, in the own rows
-  void Leave(Tensor o) const;  // this rank's part of the output -> its sum, in the own rows
+  void Enter(Tensor h) const;            // own rows -> all rows
+  void EnterBackward(Tensor dh) const;   // this rank's addend -> the sum, in the own rows
+  void Leave(Tensor o) const;            // this rank's addend -> the sum, in the own rows
   void LeaveBackward(Tensor d_o) const;  // own rows -> all rows
 
  private:

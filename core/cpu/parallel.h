@@ -1,4 +1,5 @@
-// Loops over rows on several threads: the one place that knows OpenMP's pragmas.
+// Loops over rows on several threads. No kernel starts threads in another way, oneDNN's products
+// apart.
 #pragma once
 
 #include <omp.h>
