@@ -1,0 +1,220 @@
+#include "parallel/optimizer.h"
+
+#include <cmath>
+#include <map>
+#include <mutex>
+
+#include "gtest/gtest.h"
+#include "tests/testing/run_ranks.h"
+
+namespace twinstream {
+namespace {
+
+constexpr int kUpdates = 3;
+constexpr double kLearningRate = 0.02;
+const std::vector<std::string> kNames = {"embedding.weight", "up.weight", "out.weight",
+                                         "norm.weight"};
+
+struct Layout {
+  int tensor, data;
+  bool shard;
+};
+using Whole = std::map<std::string, std::vector<double>>;  // by name
+
+const Shape kEmbedding = {7, 3}, kUp = {10, 3}, kOut = {5, 6}, kNorm = {4};
+
+// One parameter of each kind, as tensor rank `rank` of `size` holds it.
+std::vector<ParameterSpec> Specs(int rank, int size) {
+  const Range rows = SplitEvenly(7, size, rank), half = SplitEvenly(5, size, rank),
+              columns = SplitEvenly(6, size, rank);
+  return {{.name = kNames[0],
+           .global = kEmbedding,
+           .boxes = {{Box::Range(kEmbedding, 0, rows.begin, rows.end)}},
+           .init_std = 1,
+           .decay = WeightDecay::kEmbedding},
+          {.name = kNames[1],
+           .global = kUp,
+           .boxes = {{Box::Range(kUp, 0, half.begin, half.end)},
+                     {Box::Range(kUp, 0, 5 + half.begin, 5 + half.end)}},
+           .init_std = 1},
+          {.name = kNames[2],
+           .global = kOut,
+           .boxes = {{Box::Range(kOut, 1, columns.begin, columns.end)}},
+           .init_std = 1},
+          {.name = kNames[3],
+           .global = kNorm,
+           .boxes = {{Box::Whole(kNorm), rank == 0}},
+           .decay = WeightDecay::kVector,
+           .sum_over_tensor = true}};
+}
+
+// Element i's gradient, the same for every layout: data rank and tensor rank share it out.
+double GradientOf(int update, size_t name, int64_t i) {
+  return std::sin(1.0 + update + 10.0 * static_cast<double>(name) + static_cast<double>(i));
+}
+
+void CopyFromWhole(const Piece& piece, const std::vector<float>& whole) {
+  CopyBox(piece.box, Box::Whole(piece.global), reinterpret_cast<const std::byte*>(whole.data()),
+          piece.box, piece.data.data(), sizeof(float));
+}
+
+void FillGradients(ParameterStore& store, int update, const Layout& layout) {
+  for (size_t p = 0; p < kNames.size(); ++p) {
+    const Parameter& parameter = *store.parameters()[p];
+    const int addends = layout.data * (parameter.spec.sum_over_tensor ? layout.tensor : 1);
+    std::vector<float> whole;
+    for (int64_t i = 0; i < parameter.spec.global.elements(); ++i) {
+      whole.push_back(static_cast<float>(GradientOf(update, p, i) / addends));
+    }
+    for (const Piece& piece :
+         PiecesOf(parameter, kNames[p], {0, parameter.rows()}, parameter.gradient, Copies::kAll)) {
+      CopyFromWhole(piece, whole);
+    }
+  }
+}
+
+// AdamW on whole tensors in double, as models.md section 3 states it.
+class Reference {
+ public:
+  Reference(const OptimizerSpec& spec, const Whole& start) : spec_(spec), weights_(start) {}
+
+  double Norm(int update) const {
+    double sum = 0;
+    for (size_t p = 0; p < kNames.size(); ++p) {
+      for (size_t i = 0; i < weights_.at(kNames[p]).size(); ++i) {
+        sum += std::pow(GradientOf(update, p, static_cast<int64_t>(i)), 2);
+      }
+    }
+    return std::sqrt(sum);
+  }
+
+  void Step(int update) {
+    const double clip = spec_.clip_norm(), beta1 = spec_.beta1(), beta2 = spec_.beta2();
+    const double factor = clip == 0 ? 1 : std::min(1.0, clip / (Norm(update) + 1e-6));
+    for (size_t p = 0; p < kNames.size(); ++p) {
+      const bool decays = p == 0 ? spec_.decay_embeddings() : p < 3;
+      std::vector<double>& w = weights_[kNames[p]];
+      std::vector<double>&m = m_[kNames[p]], &v = v_[kNames[p]];
+      m.resize(w.size());
+      v.resize(w.size());
+      for (size_t i = 0; i < w.size(); ++i) {
+        const double g = factor * GradientOf(update, p, static_cast<int64_t>(i));
+        m[i] = beta1 * m[i] + (1 - beta1) * g;
+        v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+        if (decays) w[i] *= 1 - kLearningRate * spec_.weight_decay();
+        w[i] -= kLearningRate * (m[i] / (1 - std::pow(beta1, update))) /
+                (std::sqrt(v[i] / (1 - std::pow(beta2, update))) + spec_.eps());
+      }
+    }
+  }
+
+  const Whole& weights() const { return weights_; }
+
+ private:
+  const OptimizerSpec& spec_;
+  Whole weights_, m_, v_;
+};
+
+void ExpectNear(const Piece& piece, const Whole& expected, const Layout& layout) {
+  const std::vector<double>& whole = expected.at(piece.name);
+  std::vector<double> part(static_cast<size_t>(piece.box.elements()));
+  CopyBox(piece.box, Box::Whole(piece.global), reinterpret_cast<const std::byte*>(whole.data()),
+          piece.box, reinterpret_cast<std::byte*>(part.data()), sizeof(double));
+  for (size_t i = 0; i < part.size(); ++i) {
+    ASSERT_NEAR(piece.data.As<float>()[i], part[i], 2e-6)
+        << piece.name << " " << piece.box.ToString() << " tensor " << layout.tensor << " data "
+        << layout.data << " shard " << layout.shard;
+  }
+}
+
+Whole InitialWeights() {
+  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  ParameterStore store;
+  for (const ParameterSpec& spec : Specs(0, 1)) store.Declare(spec);
+  store.Materialize(*device, Gradients::kNone);
+  store.Initialize(*device, 1);
+  Whole whole;
+  for (const Piece& piece : store.ValuePieces()) {
+    const float* values = piece.data.As<float>();
+    std::vector<double>& to = whole[piece.name];
+    to.insert(to.end(), values, values + piece.data.elements());
+  }
+  return whole;
+}
+
+void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
+  const Whole start = InitialWeights();
+  std::mutex mutex;
+  std::map<std::string, std::vector<int>> owners;  // by piece name and element
+  testing::RunRanks(layout.tensor * layout.data, [&](Transport& transport) {
+    const ProcessGrid grid({.tensor = layout.tensor, .data = layout.data}, transport);
+    const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+    ParameterStore store;
+    for (const ParameterSpec& own : Specs(grid.tensor().rank(), layout.tensor)) store.Declare(own);
+    Optimizer optimizer(spec, layout.shard, store, grid, *device, kNames);
+    store.Materialize(*device, Gradients::kAllocated);
+    optimizer.Materialize();
+    store.Initialize(*device, 1);
+    Reference reference(spec, start);
+    for (int update = 1; update <= kUpdates; ++update) {
+      FillGradients(store, update, layout);
+      optimizer.Reduce();
+      const double norm = optimizer.GradientNorm();
+      ASSERT_NEAR(norm, reference.Norm(update), 1e-6 * norm);
+      optimizer.Step(update, kLearningRate, norm);
+      reference.Step(update);
+      for (const Piece& piece : store.ValuePieces()) {
+        ExpectNear(piece, reference.weights(), layout);
+      }
+    }
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (const Piece& piece : optimizer.OwnedPieces()) {
+      std::vector<int>& count = owners[piece.name];
+      count.resize(static_cast<size_t>(piece.global.elements()));
+      std::vector<int> whole(count.size()), ones(static_cast<size_t>(piece.box.elements()), 1);
+      CopyBox(piece.box, piece.box, reinterpret_cast<const std::byte*>(ones.data()),
+              Box::Whole(piece.global), reinterpret_cast<std::byte*>(whole.data()), sizeof(int));
+      for (size_t i = 0; i < count.size(); ++i) count[i] += whole[i];
+    }
+  });
+  EXPECT_EQ(owners.size(), 3 * kNames.size());  // weight, adam_m, adam_v
+  for (const auto& [name, count] : owners) {
+    EXPECT_EQ(count, std::vector<int>(count.size(), 1)) << name;
+  }
+}
+
+std::vector<Layout> Layouts() {
+  std::vector<Layout> layouts;
+  for (int tensor : {1, 2, 3}) {
+    for (int data : {1, 2, 3, 6}) {  // 6 data ranks: more than some tensors have rows
+      for (bool shard : {false, true}) layouts.push_back({tensor, data, shard});
+    }
+  }
+  return layouts;
+}
+
+TEST(Optimizer, IsAdamWOnEveryLayout) {
+  for (const Layout& layout : Layouts()) ExpectReference(OptimizerSpec(), layout);
+}
+
+TEST(Optimizer, ClipsOnlyAboveTheLimitAndNotAtZero) {
+  for (double clip : {0.0, 0.5, 1e6}) {
+    OptimizerSpec spec;
+    spec.set_clip_norm(clip);
+    // Adam forgets a constant factor; a large eps lets it show.
+    spec.set_eps(1);
+    ExpectReference(spec, {2, 2, true});
+  }
+}
+
+TEST(Optimizer, SparesTheEmbeddingFromDecayWhenAsked) {
+  OptimizerSpec spec;
+  spec.set_weight_decay(5);
+  for (bool decays : {false, true}) {
+    spec.set_decay_embeddings(decays);
+    ExpectReference(spec, {2, 3, true});
+  }
+}
+
+}  // namespace
+}  // namespace twinstream
