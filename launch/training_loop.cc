@@ -147,14 +147,12 @@ absl::Status TrainingLoop::SaveIfDue(const StepResult& result, int64_t step) {
                                .job = job,
                                .layout = trainer_.grid().shape().ToString(),
                                .program = kProgramVersion};
-  const absl::Status saved = SaveCheckpoint(
+  absl::Status status = SaveCheckpoint(
       spec.directory(), request, trainer_.optimizer().OwnedPieces(), device_, runtime_.world());
-  if (!saved.ok()) return saved;
-  absl::Status pruned;
-  if (runtime_.rank() == 0) {
-    pruned = PruneCheckpoints(spec.directory(), spec.keep(), spec.keep_every());
+  if (status.ok() && runtime_.rank() == 0) {
+    status = PruneCheckpoints(spec.directory(), spec.keep(), spec.keep_every());
   }
-  return AgreeOnStatus(runtime_.world(), pruned);
+  return AgreeOnStatus(runtime_.world(), status);
 }
 
 }  // namespace twinstream

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "gtest/gtest.h"
 #include "tests/testing/run_ranks.h"
@@ -76,7 +77,7 @@ void FillGradients(ParameterStore& store, int update, const Layout& layout) {
 // AdamW on whole tensors in double, as models.md section 3 states it.
 class Reference {
  public:
-  Reference(const OptimizerSpec& spec, const Whole& start) : spec_(spec), weights_(start) {}
+  Reference(const OptimizerSpec& spec, Whole start) : spec_(spec), weights_(std::move(start)) {}
 
   double Norm(int update) const {
     double sum = 0;
