@@ -136,6 +136,21 @@ absl::Status MakeDirectories(const std::string& path) {
   return error ? Failure(error.value(), "make the directory", path) : absl::OkStatus();
 }
 
+absl::Status CheckWritableDirectory(const std::string& path) {
+  std::error_code error;
+  std::filesystem::path nearest = std::filesystem::absolute(path, error);  // that exists
+  while (!std::filesystem::exists(std::filesystem::symlink_status(nearest, error)) &&
+         nearest != nearest.root_path()) {
+    nearest = nearest.parent_path();
+  }
+  if (!std::filesystem::is_directory(nearest, error)) {
+    return Failure(ENOTDIR, "write below", nearest.string());
+  }
+  return access(nearest.c_str(), W_OK | X_OK) == 0
+             ? absl::OkStatus()
+             : Failure(errno, "write below", nearest.string());
+}
+
 absl::Status SyncDirectory(const std::string& path) {
   const Descriptor directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.value() < 0) return Failure(errno, "open the directory", path);

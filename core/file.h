@@ -59,7 +59,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 absl::Status ReplaceFile(const std::string& path, absl::string_view text);
 
 absl::Status MakeDirectories(const std::string& path);  // and its parents; fine if they exist
-absl::Status SyncDirectory(const std::string& path);    // entries made in it survive a crash
+// Whether MakeDirectories and writing into `path` can be expected to succeed; makes nothing.
+absl::Status CheckWritableDirectory(const std::string& path);
+absl::Status SyncDirectory(const std::string& path);  // entries made in it survive a crash
 absl::Status Rename(const std::string& from, const std::string& to);
 // `to` becomes what `from` was, and `from` is gone. An old directory `to` is exchanged in one step
 // where the file system can do that. The directories around both survive a crash (fsync).

@@ -1,0 +1,32 @@
+#include "core/file.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/testing/temporary_directory.h"
+
+namespace twinstream {
+namespace {
+
+using testing::TemporaryDirectory;
+
+TEST(FileTest, ADirectoryIsWritableWhereItCanBeMadeAndNothingIsMade) {
+  const TemporaryDirectory directory;
+  EXPECT_TRUE(CheckWritableDirectory(directory.path()).ok());
+  EXPECT_TRUE(CheckWritableDirectory(directory.Path("a/b/c")).ok());
+  EXPECT_FALSE(std::filesystem::exists(directory.Path("a")));
+  EXPECT_TRUE(CheckWritableDirectory("relative/path").ok());
+}
+
+TEST(FileTest, BelowAFileOrADanglingLinkNothingIsWritable) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(ReplaceFile(directory.Path("file"), "text").ok());
+  EXPECT_FALSE(CheckWritableDirectory(directory.Path("file")).ok());
+  EXPECT_FALSE(CheckWritableDirectory(directory.Path("file/a/b")).ok());
+  std::filesystem::create_symlink("nowhere", directory.Path("link"));
+  EXPECT_FALSE(CheckWritableDirectory(directory.Path("link/a")).ok());
+}
+
+}  // namespace
+}  // namespace twinstream
