@@ -23,16 +23,26 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+constexpr size_t kLargestJobFile = size_t{1} << 20;
+
+// No more than the limit is read, so that a device or a wrong file cannot take all memory.
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrFormat("%s is a directory; name a job file", path));
   }
   std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) {
+  std::string text(kLargestJobFile + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file.eof() && !file) {
     return absl::NotFoundError(
         absl::StrFormat("cannot read the job file %s: %s", path, std::strerror(errno)));
+  }
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kLargestJobFile) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is larger than %d bytes; name a job file, which is a page of text",
+                        path, kLargestJobFile));
   }
   return text;
 }

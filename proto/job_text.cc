@@ -25,30 +25,44 @@ using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::io::Tokenizer;
 
+constexpr size_t kMostMistakes = 50;  // that are listed; of any more, the number is said
+constexpr int kDeepestNesting = 16;   // of braces and brackets; a job needs 3
+
 struct Mistake {
   int line = 0, column = 0;  // from 0
   std::string message;
 };
 
-// Keeps errors and warnings alike: with unknown fields allowed, the parser warns of them and goes
-// on.
+// Keeps the first errors and warnings alike: with unknown fields allowed, the parser warns of them
+// and goes on.
 class MistakeCollector final : public google::protobuf::io::ErrorCollector {
  public:
   void AddError(int line, google::protobuf::io::ColumnNumber column,
                 const std::string& message) override {
-    mistakes.push_back({line, column, message});
+    Keep({line, column, message});
   }
   void AddWarning(int line, google::protobuf::io::ColumnNumber column,
                   const std::string& message) override {
-    mistakes.push_back({line, column, message});
+    Keep({line, column, message});
   }
   std::vector<Mistake> mistakes;
+  int64_t passed_over = 0;
+
+ private:
+  void Keep(Mistake mistake) {
+    if (mistakes.size() < kMostMistakes) {
+      mistakes.push_back(std::move(mistake));
+    } else {
+      ++passed_over;
+    }
+  }
 };
 
 // Where in the message tree a position of the text lies.
 struct Enclosure {
   std::vector<std::string> path;  // fields whose braces are open: {"model", "moe"}
   Tokenizer::Token previous;      // the last token before the position
+  std::string field;              // the last identifier before the position
 };
 
 Enclosure EnclosureOf(const std::string& text, int line, int column) {
@@ -57,16 +71,35 @@ Enclosure EnclosureOf(const std::string& text, int line, int column) {
   Tokenizer tokenizer(&input, &ignored);
   tokenizer.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
   Enclosure at;
-  std::string field;
   while (tokenizer.Next()) {
     const Tokenizer::Token& token = tokenizer.current();
     if (std::tie(token.line, token.column) >= std::tie(line, column)) break;
     at.previous = token;
-    if (token.type == Tokenizer::TYPE_IDENTIFIER) field = token.text;
-    if (token.text == "{" || token.text == "<") at.path.push_back(field);
+    if (token.type == Tokenizer::TYPE_IDENTIFIER) at.field = token.text;
+    if (token.text == "{" || token.text == "<") at.path.push_back(at.field);
     if ((token.text == "}" || token.text == ">") && !at.path.empty()) at.path.pop_back();
   }
   return at;
+}
+
+// The parser recurses: a text nested without end would run out of stack. True when `text` is
+// nested more than kDeepestNesting deep, and where.
+bool NestedTooDeep(const std::string& text, Mistake* where) {
+  google::protobuf::io::ArrayInputStream input(text.data(), static_cast<int>(text.size()));
+  MistakeCollector ignored;
+  Tokenizer tokenizer(&input, &ignored);
+  tokenizer.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
+  int depth = 0;
+  while (tokenizer.Next()) {
+    const Tokenizer::Token& token = tokenizer.current();
+    if (token.text == "{" || token.text == "<" || token.text == "[") ++depth;
+    if (token.text == "}" || token.text == ">" || token.text == "]") --depth;
+    if (depth <= kDeepestNesting) continue;
+    *where = {token.line, token.column,
+              absl::StrFormat("nested more than %d deep; no field of a job is", kDeepestNesting)};
+    return true;
+  }
+  return false;
 }
 
 // The message type at a path of field names; null when the path leads through an unknown field.
@@ -125,8 +158,13 @@ std::string UnknownValueMessage(const std::string& value, const std::vector<std:
 void Explain(const std::string& text, Mistake* mistake) {
   const bool unknown_field = IsUnknownField(mistake->message);
   const bool unknown_value = IsUnknownValue(mistake->message);
-  if (!unknown_field && !unknown_value && !IsDuplicate(mistake->message)) return;
   Enclosure at = EnclosureOf(text, mistake->line, mistake->column);
+  if (!unknown_field && !unknown_value && !IsDuplicate(mistake->message)) {
+    if (at.previous.text != ":" && at.previous.text != "-") return;
+    at.path.push_back(at.field);  // a value that does not fit its field
+    mistake->message = absl::StrCat(absl::StrJoin(at.path, "."), ": ", mistake->message);
+    return;
+  }
   mistake->line = at.previous.line;
   mistake->column = at.previous.column;
   const Descriptor* message = MessageAt(at.path);
@@ -163,20 +201,23 @@ bool ReplaceValue(const Mistake& mistake, std::string* text) {
   return true;
 }
 
-absl::Status MistakesStatus(const std::string& source, std::vector<Mistake> mistakes) {
+absl::Status MistakesStatus(const std::string& source, std::vector<Mistake> mistakes,
+                            int64_t passed_over) {
   std::stable_sort(mistakes.begin(), mistakes.end(), [](const Mistake& a, const Mistake& b) {
     return std::tie(a.line, a.column) < std::tie(b.line, b.column);
   });
-  return absl::InvalidArgumentError(
-      absl::StrJoin(mistakes, "\n", [&](std::string* out, const Mistake& mistake) {
-        absl::StrAppend(out, source, ":", mistake.line + 1, ":", mistake.column + 1, ": ",
-                        mistake.message);
-      }));
+  std::string text = absl::StrJoin(mistakes, "\n", [&](std::string* out, const Mistake& mistake) {
+    absl::StrAppend(out, source, ":", mistake.line + 1, ":", mistake.column + 1, ": ",
+                    mistake.message);
+  });
+  if (passed_over > 0) absl::StrAppend(&text, "\nand ", passed_over, " more mistakes");
+  return absl::InvalidArgumentError(text);
 }
 
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJobText(const std::string& text, const std::string& source) {
+  if (Mistake deep; NestedTooDeep(text, &deep)) return MistakesStatus(source, {deep}, 0);
   std::string rest = text;
   std::vector<Mistake> unknown_values;
   for (;;) {
@@ -196,7 +237,7 @@ absl::StatusOr<JobSpec> ParseJobText(const std::string& text, const std::string&
       continue;
     }
     mistakes.insert(mistakes.end(), unknown_values.begin(), unknown_values.end());
-    return MistakesStatus(source, std::move(mistakes));
+    return MistakesStatus(source, std::move(mistakes), collector.passed_over);
   }
 }
 

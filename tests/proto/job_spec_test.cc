@@ -67,6 +67,32 @@ TEST(JobSpecTest, AnUnknownValueIsPlacedAtItselfAndNamesItsNeighbour) {
   EXPECT_THAT(ErrorOf("optimizer { schedule: COSIN }"), HasSubstr("did you mean \"COSINE\"?"));
 }
 
+TEST(JobSpecTest, NestingWithoutEndIsRefusedBeforeTheStackIs) {
+  for (const std::string level : {"model { moe { ", "foo { ", "foo < ", "foo: ["}) {
+    std::string text;
+    for (int i = 0; i < 100000; ++i) text += level;
+    EXPECT_THAT(ErrorOf(text), HasSubstr("nested more than 16 deep")) << level;
+  }
+}
+
+TEST(JobSpecTest, AFlawedValueNamesItsField) {
+  EXPECT_EQ(ErrorOf("runtime { threads: 3000000000 }"),
+            "job.textproto:1:20: runtime.threads: Integer out of range (3000000000)");
+  EXPECT_THAT(ErrorOf("train { seed: -1 }"), HasSubstr("train.seed: Expected integer"));
+}
+
+TEST(JobSpecTest, OfManyMistakesFiftyAreListedAndTheRestCounted) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += "foo: 1\n";
+  const std::string error = ErrorOf(text);
+  EXPECT_EQ(std::count(error.begin(), error.end(), '\n'), 50);
+  EXPECT_THAT(error, HasSubstr("and 950 more mistakes"));
+}
+
+TEST(JobSpecTest, AFileThatIsNoPageOfTextIsRefused) {
+  EXPECT_THAT(LoadJobSpec("/dev/zero", {}).status().message(), HasSubstr("/dev/zero is larger"));
+}
+
 TEST(JobSpecTest, AllUnknownFieldsAndValuesAreReportedTogether) {
   const std::string error = ErrorOf(
       "model {\n\tresidual: SIAMESE\tfamily: ENCODER  # both wrong\n  lyers: 8 }\n"
