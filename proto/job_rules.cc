@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "proto/job_features.h"
 #include "proto/job_spec.h"
+#include "proto/text_rules.h"
 
 namespace twinstream {
 namespace {
@@ -36,14 +37,15 @@ struct Interval {
   const char* text;
 };
 
-constexpr double kLargest = std::numeric_limits<double>::max();
-constexpr double kTiny = std::numeric_limits<double>::denorm_min();
+// Training computes in float32, in which larger numbers are infinite and smaller ones nothing.
+constexpr double kLargest = std::numeric_limits<float>::max();
+constexpr double kTiny = std::numeric_limits<float>::min();
 constexpr Interval kSize = {1, 2147483647, "from 1 to 2147483647"};
 constexpr Interval kExtent = {1, 1 << 20, "from 1 to 1048576"};
 constexpr Interval kSteps = {1, 0x1p53, "from 1 to 2^53"};
 constexpr Interval kCount = {0, 0x1p53, "from 0 to 2^53"};
-constexpr Interval kPositive = {kTiny, kLargest, "finite and above 0"};
-constexpr Interval kNotNegative = {0, kLargest, "finite and at least 0"};
+constexpr Interval kPositive = {kTiny, kLargest, "above 0 and in the range of float32"};
+constexpr Interval kNotNegative = {0, kLargest, "at least 0 and in the range of float32"};
 constexpr Interval kFraction = {0, 1, "from 0 to 1"};
 constexpr Interval kBelowOne = {0, 1 - 0x1p-53, "at least 0 and below 1"};
 
@@ -289,15 +291,24 @@ void LearningRateRules(const JobSpec& job, Problems* problems) {
       optimizer.warmup_steps(), decay, job.train().steps());
 }
 
+constexpr int64_t kMostMicrobatches = 65536;
+
 // Data ranks count as 1 while nobody knows their number.
 void BatchRules(const JobSpec& job, Problems* problems) {
   const TrainSpec& train = job.train();
   const int data_ranks = job.parallel().data();
   const int64_t pass = Product({train.microbatch(), data_ranks});
-  if (Divides(pass, train.global_batch())) return;
-  Add(problems,
-      "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d",
-      train.global_batch(), train.microbatch(), data_ranks, pass);
+  if (!Divides(pass, train.global_batch())) {
+    Add(problems,
+        "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d",
+        train.global_batch(), train.microbatch(), data_ranks, pass);
+  } else if (pass > 0 && train.global_batch() / pass > kMostMicrobatches) {
+    Add(problems,
+        "train.global_batch = %d is %d micro-batches of train.microbatch %d x %d data ranks; at "
+        "most %d can be scheduled in a step: make train.microbatch larger",
+        train.global_batch(), train.global_batch() / pass, train.microbatch(), data_ranks,
+        kMostMicrobatches);
+  }
 }
 
 void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
@@ -359,6 +370,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   BatchRules(job, &problems);
   if (ranks > 0 || asked.parallel().data() > 0) ExpertRanks(job.parallel(), &problems);
   SizeLimits(job, &problems);
+  for (std::string& problem : TextProblems(asked)) problems.push_back(std::move(problem));
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));
   return problems;
 }

@@ -65,6 +65,17 @@ TEST(JobRulesTest, FourMistakesGiveFourLines) {
                     "ranks = 2")));
 }
 
+TEST(JobRulesTest, TextsHaveNoControlCharactersAndNamesStayInRuns) {
+  EXPECT_THAT(JobProblems(With("name: 'a\\000b' data { train { path: 'a\\nb' } }"), 1),
+              UnorderedElementsAre(HasSubstr("name = \"a\\x00\\x62\" has control characters"),
+                                   HasSubstr("data.train[0].path = \"a\\nb\" has control")));
+  for (const char* name : {"..", "../x", "a/../../x"}) {
+    EXPECT_THAT(JobProblems(With(std::string("name: '") + name + "'"), 1),
+                ElementsAre(HasSubstr("leads out of runs/")));
+  }
+  EXPECT_THAT(JobProblems(With("name: 'a/b c..d'"), 1), IsEmpty());
+}
+
 struct Mistake {
   const char* change;
   int ranks;
@@ -76,6 +87,9 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
       {"model { hidden: 34 }", 0, "model.hidden = 34 is not a multiple of model.heads = 4"},
       {"model { head_dim: 7 }", 0, "model.head_dim = 7 is odd"},
       {"model { kv_heads: 8 }", 0, "model.heads = 4 is not a multiple of model.kv_heads = 8"},
+      {"model { init { std: 1e300 } }", 0, "model.init.std = 1e+300: it must be"},
+      {"optimizer { eps: 1e-300 }", 0, "optimizer.eps = 1e-300: it must be"},
+      {"train { global_batch: 2147483647 }", 1, "is 2147483647 micro-batches of"},
       {"data { train { weight: 1 } }", 0, "data.train[0].path is missing"},
       {"data { validation { path: 'v' weight: 0 } }", 0, "data.validation[0].weight = 0"},
       {"data { train { path: 'v' weight: nan } }", 0, "data.train[0].weight = nan"},

@@ -1,0 +1,64 @@
+#include "proto/text_rules.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace twinstream {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+void CheckText(const std::string& path, const std::string& text,
+               std::vector<std::string>* problems) {
+  if (!std::any_of(text.begin(), text.end(), absl::ascii_iscntrl)) return;
+  problems->push_back(absl::StrFormat("%s = \"%s\" has control characters; leave them out", path,
+                                      absl::CHexEscape(text)));
+}
+
+// Every text of the message, at any depth; `prefix` ends in a dot or is empty.
+void CheckTexts(const Message& message, const std::string& prefix,
+                std::vector<std::string>* problems) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  std::vector<const FieldDescriptor*> set;
+  reflection.ListFields(message, &set);
+  for (const FieldDescriptor* field : set) {
+    const std::string path = prefix + field->name();
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+      CheckText(path, reflection.GetString(message, field), problems);
+    } else if (field->is_repeated()) {
+      for (int k = 0; k < reflection.FieldSize(message, field); ++k) {
+        CheckTexts(reflection.GetRepeatedMessage(message, field, k),
+                   absl::StrCat(path, "[", k, "]."), problems);
+      }
+    } else if (field->message_type() != nullptr) {
+      CheckTexts(reflection.GetMessage(message, field), path + ".", problems);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> TextProblems(const JobSpec& job) {
+  std::vector<std::string> problems;
+  CheckTexts(job, "", &problems);
+  for (const auto& part : absl::StrSplit(job.name(), '/')) {
+    if (part != "." && part != "..") continue;
+    problems.push_back(
+        absl::StrFormat("name = \"%s\" leads out of runs/, where the run's files go; "
+                        "leave out \"%s\"",
+                        absl::CHexEscape(job.name()), part));
+    break;
+  }
+  return problems;
+}
+
+}  // namespace twinstream

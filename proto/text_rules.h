@@ -1,0 +1,16 @@
+// Rules for the job's texts: its name and the paths.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/job.pb.h"
+
+namespace twinstream {
+
+// One line for every text with a control character (no path can hold a zero byte, and a line break
+// would tear messages apart), and for a name that would lead out of the directory runs/. The name
+// may have slashes.
+std::vector<std::string> TextProblems(const JobSpec& job);
+
+}  // namespace twinstream
