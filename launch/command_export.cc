@@ -39,12 +39,10 @@ std::vector<Part> SplitIntoParts(const Manifest& manifest, int64_t file_bytes) {
   return parts;
 }
 
-// Under a temporary name, renamed when it is whole and on the disk.
-absl::Status WritePart(CheckpointReader& reader, const Part& part, const std::string& path) {
-  const std::string temporary = path + ".tmp";
+absl::Status WriteTensors(CheckpointReader& reader, const Part& part, const std::string& path) {
   // transformers asks for the metadata.
   absl::StatusOr<SafetensorsWriter> writer =
-      SafetensorsWriter::Create(temporary, part.specs, {{"format", "pt"}});
+      SafetensorsWriter::Create(path, part.specs, {{"format", "pt"}});
   if (!writer.ok()) return writer.status();
   std::vector<std::byte> bytes;
   for (size_t i = 0; i < part.tensors.size(); ++i) {
@@ -55,8 +53,16 @@ absl::Status WritePart(CheckpointReader& reader, const Part& part, const std::st
     }
     if (absl::Status s = writer->Append(bytes); !s.ok()) return s;
   }
-  if (absl::Status s = writer->Finish(); !s.ok()) return s;
-  return Rename(temporary, path);
+  return writer->Finish();
+}
+
+// Under a temporary name, renamed when it is whole and on the disk, removed when it cannot be.
+absl::Status WritePart(CheckpointReader& reader, const Part& part, const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  absl::Status status = WriteTensors(reader, part, temporary);
+  if (status.ok()) status = Rename(temporary, path);
+  if (!status.ok()) RemoveTree(temporary).IgnoreError();
+  return status;
 }
 
 std::string IndexText(const std::vector<Part>& parts, const std::vector<std::string>& names) {
