@@ -57,7 +57,10 @@ absl::Status CommandGenerate(Runtime& runtime, const CommandLine& line) {
   const bool prints = runtime.rank() == 0;
   if (prints) std::fputs(line.prompt.c_str(), stdout);
   Generate(*model->trainer, prompt,
-           {.tokens = line.tokens, .temperature = line.temperature, .seed = line.seed},
+           {.tokens = line.tokens,
+            .temperature = line.temperature,
+            .seed = line.seed,
+            .ids = 256},  // a larger vocabulary has ids that are no byte
            [&](int32_t token) {
              if (prints) PrintByte(token);
            });

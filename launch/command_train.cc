@@ -101,28 +101,45 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
     trainer.InitializeWeights();
     return absl::OkStatus();
   }
-  std::vector<TensorSpec> model;
-  for (const ModelParameter& parameter : trainer.model_parameters()) {
-    model.push_back({parameter.name, DType::kF32, parameter.shape});
-  }
   return AgreeOnStatus(runtime.world(),
-                       LoadInitialWeights(path, model, trainer.parameters().ValuePieces(), device));
+                       LoadInitialWeights(path, ModelTensors(trainer.model_parameters()),
+                                          trainer.parameters().ValuePieces(), device));
+}
+
+// A directory that cannot be written is found before the first step, and before anything is made.
+absl::Status MakeJobDirectories(const JobSpec& job) {
+  const std::pair<const char*, const std::string&> directories[] = {
+      {"checkpoint.directory", job.checkpoint().directory()},
+      {"metrics.directory", job.metrics().directory()}};
+  for (const auto& [field, path] : directories) {
+    const absl::Status status = CheckWritableDirectory(path);
+    if (status.ok()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(field, " \"", path, "\": ", status.message(),
+                                                      "; name a directory that can be written"));
+  }
+  return MakeDirectories(job.checkpoint().directory());
+}
+
+absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
+  if (absl::Status s = MakeJobDirectories(start.job); !s.ok()) return s;
+  const MetricsSpec& spec = start.job.metrics();
+  absl::StatusOr<MetricsWriter> metrics =
+      MetricsWriter::Open({.directory = spec.directory(),
+                           .tensorboard = spec.tensorboard(),
+                           .resumed_step = start.updates_done()});
+  if (!metrics.ok()) return metrics;
+  const std::string job_file = absl::StrCat(spec.directory(), "/job.textproto");
+  if (absl::Status s = ReplaceFile(job_file, JobText(start.job)); !s.ok()) return s;
+  return metrics;
 }
 
 absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start) {
-  const MetricsSpec& spec = start.job.metrics();
   TrainingOutputs outputs;
   absl::Status status;
   if (runtime.rank() == 0) {
-    absl::StatusOr<MetricsWriter> metrics =
-        MetricsWriter::Open({.directory = spec.directory(),
-                             .tensorboard = spec.tensorboard(),
-                             .resumed_step = start.updates_done()});
+    absl::StatusOr<MetricsWriter> metrics = OpenMetrics(start);
     status = metrics.status();
-    if (status.ok()) {
-      outputs.metrics.emplace(*std::move(metrics));
-      status = ReplaceFile(absl::StrCat(spec.directory(), "/job.textproto"), JobText(start.job));
-    }
+    if (status.ok()) outputs.metrics.emplace(*std::move(metrics));
     outputs.progress.emplace(ProgressOptions{.out = stdout,
                                              .terminal = WatchedOnTerminal(),
                                              .columns = TerminalColumns(stdout),
@@ -161,9 +178,23 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   auto trainer = std::make_unique<Trainer>(
       start.job, Purpose::kTraining, AccumulationSteps(start.job), **device, runtime.transport());
   if (absl::Status s = CheckHostMemory(runtime, trainer->memory()); !s.ok()) return s;
+  if (const std::string& path = start.job.train().initial_weights();
+      !path.empty() && start.point.fresh()) {
+    absl::Status fits = CheckInitialWeights(path, ModelTensors(trainer->model_parameters()));
+    if (!fits.ok()) {
+      fits = absl::Status(fits.code(), absl::StrCat("train.initial_weights: ", fits.message()));
+    }
+    if (absl::Status s = AgreeOnStatus(runtime.world(), fits); !s.ok()) return s;
+  }
   trainer->Materialize();
   if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
   return Session{*std::move(data), *std::move(device), std::move(trainer)};
+}
+
+// A run under way fails for reasons of its own, such as a disk that is taken away: whatever the
+// code that a system call's error got, the job was not wrong.
+absl::Status OnceStarted(const absl::Status& status) {
+  return status.ok() || absl::IsCancelled(status) ? status : absl::InternalError(status.message());
 }
 
 absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
@@ -176,7 +207,7 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start);
   if (!outputs.ok()) return outputs.status();
   TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
-  return loop.Run(start.updates_done() + 1);
+  return OnceStarted(loop.Run(start.updates_done() + 1));
 }
 
 }  // namespace

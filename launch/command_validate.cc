@@ -1,7 +1,6 @@
 #include "launch/command_validate.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -10,8 +9,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/device.h"
+#include "core/safetensors.h"
 #include "core/token_dataset.h"
 #include "launch/job_setup.h"
+#include "models/decoder.h"
+#include "parallel/initial_weights.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 
@@ -49,15 +52,17 @@ std::vector<std::string> FileProblems(const JobSpec& job) {
     CheckDataset(DatasetOptions(job, DataPart::kTrain), &problems);
     CheckDataset(DatasetOptions(job, DataPart::kValidation), &problems);
   }
-  const std::string& weights = job.train().initial_weights();
-  std::error_code error;
-  if (!weights.empty() && !std::filesystem::exists(weights, error)) {
-    problems.push_back(
-        absl::StrFormat("train.initial_weights \"%s\" cannot be found; name a safetensors file or "
-                        "a directory of them",
-                        weights));
-  }
   return problems;
+}
+
+// Without a sound model there is nothing to compare the weights with.
+absl::Status CheckWeights(const JobSpec& job, bool model_is_sound) {
+  const std::string& path = job.train().initial_weights();
+  if (path.empty()) return absl::OkStatus();
+  if (!model_is_sound) return SafetensorsSource::Open(path).status();
+  absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", 0);
+  if (!device.ok()) return device.status();
+  return CheckInitialWeights(path, ModelTensors(ModelParameters(job.model(), **device)));
 }
 
 absl::Status Mistakes(const std::string& job_path, const std::vector<std::string>& problems) {
@@ -97,7 +102,11 @@ absl::Status CommandValidate(const std::string& job_path, const std::vector<std:
   if (!asked.ok()) return asked.status();
   const JobSpec job = ResolveJobSpec(*asked, ranks);
   std::vector<std::string> problems = JobProblems(*asked, ranks);
+  const absl::Status weights = CheckWeights(job, problems.empty());
   for (std::string& problem : FileProblems(job)) problems.push_back(std::move(problem));
+  if (!weights.ok()) {
+    problems.push_back(absl::StrCat("train.initial_weights: ", weights.message()));
+  }
   if (!problems.empty()) return Mistakes(job_path, problems);
   const absl::StatusOr<TokenDataset> data =
       TokenDataset::Open(DatasetOptions(job, DataPart::kTrain));

@@ -44,8 +44,8 @@ std::vector<int32_t> Generate(Trainer& trainer, const std::vector<int32_t>& prom
     const size_t seen = std::min(tokens.size(), T);
     std::vector<int32_t> window = trainer.EmptyBatch().tokens;
     std::copy(tokens.end() - static_cast<int64_t>(seen), tokens.end(), window.begin());
-    const std::vector<float> logits =
-        trainer.NextTokenLogits(window, static_cast<int64_t>(seen) - 1);
+    std::vector<float> logits = trainer.NextTokenLogits(window, static_cast<int64_t>(seen) - 1);
+    logits.resize(std::min(logits.size(), static_cast<size_t>(options.ids)));
     tokens.push_back(
         SampleToken(logits, options.temperature, Uniform(options.seed, static_cast<uint64_t>(i))));
     each(tokens.back());

@@ -21,6 +21,14 @@ std::vector<ModelParameter> ModelParameters(const ModelSpec& model, Device& devi
   return parameters;
 }
 
+std::vector<TensorSpec> ModelTensors(const std::vector<ModelParameter>& parameters) {
+  std::vector<TensorSpec> tensors;
+  for (const ModelParameter& parameter : parameters) {
+    tensors.push_back({parameter.name, DType::kF32, parameter.shape});
+  }
+  return tensors;
+}
+
 std::vector<Range> StageLayers(const ModelSpec& model, int stages) {
   const std::vector<double> costs(static_cast<size_t>(model.layers()), LayerForwardFlops(model));
   return PartitionLayers(costs, 0, HeadForwardFlops(model), stages);

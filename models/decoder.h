@@ -21,6 +21,9 @@ struct ModelParameter {
 // Every parameter of the model once, in model order. model: resolved. The device computes nothing.
 std::vector<ModelParameter> ModelParameters(const ModelSpec& model, Device& device);
 
+// The same as float32 tensors in global shape.
+std::vector<TensorSpec> ModelTensors(const std::vector<ModelParameter>& parameters);
+
 // Layers of each stage, first to last: contiguous, at least one each, the dearest stage as cheap as
 // can be, with the head's cost on the last one.
 std::vector<Range> StageLayers(const ModelSpec& model, int stages);

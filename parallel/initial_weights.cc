@@ -40,20 +40,29 @@ std::vector<std::string> Faults(const SafetensorsSource& source,
   return faults;
 }
 
-}  // namespace
-
-absl::Status LoadInitialWeights(const std::string& path, absl::Span<const TensorSpec> model,
-                                absl::Span<const Piece> needed, Device& device) {
-  const absl::StatusOr<SafetensorsSource> source = SafetensorsSource::Open(path);
-  if (!source.ok()) {
-    return absl::Status(source.status().code(),
-                        absl::StrCat("train.initial_weights: ", source.status().message()));
-  }
+absl::StatusOr<SafetensorsSource> OpenFor(const std::string& path,
+                                          absl::Span<const TensorSpec> model) {
+  absl::StatusOr<SafetensorsSource> source = SafetensorsSource::Open(path);
+  if (!source.ok()) return source;
   const std::vector<std::string> faults = Faults(*source, model);
   if (!faults.empty()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("train.initial_weights = ", path, ": ", absl::StrJoin(faults, "; ")));
+        absl::StrCat(path, ": ", absl::StrJoin(faults, "; "),
+                     "; give the weights of this model, or make model theirs"));
   }
+  return source;
+}
+
+}  // namespace
+
+absl::Status CheckInitialWeights(const std::string& path, absl::Span<const TensorSpec> model) {
+  return OpenFor(path, model).status();
+}
+
+absl::Status LoadInitialWeights(const std::string& path, absl::Span<const TensorSpec> model,
+                                absl::Span<const Piece> needed, Device& device) {
+  const absl::StatusOr<SafetensorsSource> source = OpenFor(path, model);
+  if (!source.ok()) return source.status();
   std::vector<std::byte> stored;
   for (const Piece& piece : needed) {
     const StoredArray* array = source->Find(piece.name);

@@ -11,6 +11,10 @@
 
 namespace twinstream {
 
+// Whether the file's tensors are the model's, from the headers alone; the errors of
+// LoadInitialWeights.
+absl::Status CheckInitialWeights(const std::string& path, absl::Span<const TensorSpec> model);
+
 // Fills the needed pieces (f32) from a safetensors file or directory, on any layout. Local to the
 // rank. model: name and global shape of every tensor of the whole model. INVALID_ARGUMENT names all
 // tensors that are missing, extra, misshapen or neither F32, BF16 nor F64.
