@@ -76,6 +76,13 @@ bool IsFirstProcess() {
   return true;
 }
 
+// Most commands are asked for what they print; of training, the files are what counts.
+absl::Status Printed(const absl::Status& status, Command command) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (!status.ok() || written || command == Command::kTrain) return status;
+  return absl::InternalError("cannot write to standard output: its disk is full or it is closed");
+}
+
 int Finish(const absl::Status& status) {
   if (!status.ok()) absl::FPrintF(stderr, "twinstream: %s\n", status.message());
   return ExitCodeOf(status);
@@ -88,12 +95,12 @@ int Main(int argc, char** argv) {
   if (!line.ok()) return Finish(line.status());
   if (line->version) std::puts(kProgramVersion);
   if (line->help) std::fputs(HelpText(line->command).c_str(), stdout);
-  if (line->version || line->help) return 0;
-  if (!uses_mpi) return Finish(RunAlone(*line));
+  if (line->version || line->help) return Finish(Printed(absl::OkStatus(), line->command));
+  if (!uses_mpi) return Finish(Printed(RunAlone(*line), line->command));
   Runtime runtime(argc, argv);
   const absl::Status status = RunOnRanks(runtime, *line);
   // All ranks agree on the status: one of them says it.
-  return runtime.rank() == 0 ? Finish(status) : ExitCodeOf(status);
+  return runtime.rank() == 0 ? Finish(Printed(status, line->command)) : ExitCodeOf(status);
 }
 
 }  // namespace
