@@ -20,6 +20,8 @@
 namespace twinstream {
 namespace {
 
+constexpr int kMostThreads = 4096;  // as runtime.threads
+
 // The number behind the word `key` in the file, as in "MemAvailable:  1234 kB"; without a key the
 // number that the file begins with. -1 when there is none.
 int64_t NumberIn(const std::string& path, const std::string& key) {
@@ -52,7 +54,7 @@ int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host) {
   int threads = 0;
   const char* environment = std::getenv("OMP_NUM_THREADS");
   if (environment != nullptr && absl::SimpleAtoi(environment, &threads) && threads > 0)
-    return threads;
+    return std::min(threads, kMostThreads);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / ranks_on_host);
 }
 
