@@ -14,6 +14,7 @@ struct GenerationOptions {
   int64_t tokens = 0;      // to add
   double temperature = 0;  // 0: always the likeliest token
   uint64_t seed = 0;
+  int64_t ids = std::numeric_limits<int64_t>::max();  // only ids below it are chosen
 };
 
 // Continues `prompt` (token ids, not empty). Where prompt and continuation outgrow the model's

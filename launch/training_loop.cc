@@ -67,11 +67,12 @@ absl::Status TrainingLoop::Run(int64_t first_update) {
     const double seconds = Seconds() - step_start;
     if (absl::Status s = LogIfDue(result, step, seconds); !s.ok()) return s;
     if (!result.finite) {
-      return absl::InternalError(absl::StrFormat(
-          "step %d: loss %g, gradient norm %g: training stopped before the update "
-          "(train.on_nonfinite: STOP). Go on from the last checkpoint in %s with a smaller "
-          "optimizer.peak_lr or a longer optimizer.warmup_steps.",
-          step, result.loss, result.gradient_norm, checkpoints));
+      return absl::InternalError(
+          absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
+                          "(train.on_nonfinite: STOP). Go on from the last checkpoint in %s, if "
+                          "any, with a smaller "
+                          "optimizer.peak_lr or a longer optimizer.warmup_steps.",
+                          step, result.loss, result.gradient_norm, checkpoints));
     }
     if (absl::Status s = EvaluateIfDue(step); !s.ok()) return s;
     if (absl::Status s = SaveIfDue(result, step); !s.ok()) return s;
