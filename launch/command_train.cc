@@ -67,17 +67,23 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, do
   for (const ModelParameter& parameter : trainer.model_parameters())
     parameters += parameter.shape.elements();
   Say(runtime,
-      absl::StrFormat("%s: %s, %d layers of %d, %.2f M parameters; %s; %d ranks on hosts like %s",
+      absl::StrFormat("%s: %s, %d layers of %d, %.2f M parameters; %s; threads per rank: %d",
                       job.name(), ModelSpec::Residual_Name(job.model().residual()),
                       job.model().layers(), job.model().hidden(),
                       static_cast<double>(parameters) / 1e6, trainer.grid().shape().ToString(),
-                      runtime.size(), runtime.hostname()));
+                      ThreadsPerRank(job.runtime(), runtime.local_size())));
   const int64_t samples = job.train().steps() * job.train().global_batch();
   Say(runtime,
       absl::StrFormat("data: %d training tokens, %.2f epochs in %d steps of %d sequences of %d",
                       train.tokens(), train.Epochs(samples), job.train().steps(),
                       job.train().global_batch(), job.model().sequence()));
-  Say(runtime, absl::StrFormat("memory of rank 0: %s", trainer.memory().ToString()));
+  // The ranks of a stage plan alike.
+  const std::vector<std::string> plans = GatherTexts(runtime.world(), trainer.memory().ToString());
+  for (int stage = 0; stage < trainer.grid().shape().pipeline; ++stage) {
+    const int rank = trainer.grid().shape().RankOf({.pipeline = stage});
+    Say(runtime, absl::StrFormat("memory per rank of stage %d: %s", stage,
+                                 plans[static_cast<size_t>(rank)]));
+  }
   Say(runtime,
       absl::StrFormat("schedule: %s, %d micro-batches, bubble %.1f %%; measured peak %.1f GFLOP/s",
                       ParallelSpec::Schedule_Name(job.parallel().schedule()),

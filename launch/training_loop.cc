@@ -70,8 +70,8 @@ absl::Status TrainingLoop::Run(int64_t first_update) {
       return absl::InternalError(
           absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
                           "(train.on_nonfinite: STOP). Go on from the last checkpoint in %s, if "
-                          "any, with a smaller "
-                          "optimizer.peak_lr or a longer optimizer.warmup_steps.",
+                          "any, with a smaller optimizer.peak_lr or a longer "
+                          "optimizer.warmup_steps.",
                           step, result.loss, result.gradient_norm, checkpoints));
     }
     if (absl::Status s = EvaluateIfDue(step); !s.ok()) return s;
