@@ -15,9 +15,9 @@ esac
 jobs=$(nproc)
 
 # The functions that `part` runs chain with &&: bash ignores errexit inside them.
-build() { # build PRESET FOLDER
+build() { # build PRESET FOLDER TARGET
   cmake --preset "$1" &&
-    cmake --build "$2" --parallel "$jobs"
+    cmake --build "$2" --target "$3" --parallel "$jobs"
 }
 
 run_tests() { # run_tests FOLDER CTEST-ARGUMENTS...
@@ -33,15 +33,15 @@ lint_with_clang_tidy() { # it exits with 0 when it cannot read .clang-tidy, henc
 }
 
 # Ranks are threads in these tests: a sanitizer sees all of them at once.
-run_sanitizer() { # run_sanitizer NAME CTEST-ARGUMENTS...
-  part "$1 build" "build-$1/log-build.txt" build "$1" "build-$1" || return 0
-  part "$1 tests" "build-$1/log-tests.txt" run_tests "build-$1" "${@:2}" || true
+run_sanitizer() { # run_sanitizer NAME TARGET CTEST-ARGUMENTS...
+  part "$1 build" "build-$1/log-build.txt" build "$1" "build-$1" "$2" || return 0
+  part "$1 tests" "build-$1/log-tests.txt" run_tests "build-$1" "${@:3}" || true
 }
 
 run_full_parts() {
   part "clang-tidy" build/log-clang-tidy.txt lint_with_clang_tidy || true
-  run_sanitizer asan --label-exclude mpirun
-  run_sanitizer tsan --label-regex ranks
+  run_sanitizer asan all --label-exclude mpirun
+  run_sanitizer tsan rank_tests --label-regex ranks
   echo "CUDA targets: none yet"
   TWINSTREAM_EXHAUSTIVE=1 part "exhaustive matrices" build/log-exhaustive.txt \
     run_tests build --label-regex exhaustive || true
@@ -50,7 +50,7 @@ run_full_parts() {
 packages=(build test)
 if $full; then packages+=(full); fi
 if part "packages" build/log-install.txt bash deploy/install.sh "${packages[@]}" &&
-  part "build" build/log-build.txt build release build; then
+  part "build" build/log-build.txt build release build all; then
   part "lint" build/log-lint.txt run_tests build --label-regex lint || true
   part "tests" build/log-tests.txt run_tests build --label-exclude lint || true
   grep -h "tests passed" build/log-lint.txt build/log-tests.txt || true
