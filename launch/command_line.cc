@@ -48,14 +48,19 @@ constexpr double kLargestCount = 2147483647;
 constexpr size_t kAny = std::numeric_limits<size_t>::max();
 
 constexpr Flag kOverride = {"override", "TEXTPROTO",
-                            "text-format protobuf merged over the job; repeatable",
+                            "text-format protobuf merged over the job, lists replaced; repeatable",
                             &CommandLine::overrides};
 constexpr Flag kResume = {"resume", "none|auto|DIR",
-                          "none (default): refuse where a checkpoint is; auto: go on from the "
-                          "newest whole one, if any; DIR: from that one",
+                          "none (default): start afresh, refused where checkpoints are; auto: go "
+                          "on from the newest whole one, if any; DIR: from that one",
                           &CommandLine::resume};
-constexpr Flag kRanks = {"ranks", "N", "as if on N ranks", &CommandLine::ranks,
-                         false,   1,   kLargestCount};
+constexpr Flag kRanks = {"ranks",
+                         "N",
+                         "whether N ranks fit too; default: any number",
+                         &CommandLine::ranks,
+                         false,
+                         1,
+                         kLargestCount};
 constexpr Flag kCheckpoint = {"checkpoint", "CHECKPOINT",
                               "a step directory, or a directory of them (then its latest)",
                               &CommandLine::checkpoint, true};
@@ -65,7 +70,8 @@ constexpr Flag kRanksFlags[] = {kRanks, kOverride};
 constexpr Flag kVerifyFlags[] = {kOverride};
 constexpr Flag kExportFlags[] = {
     {"output", "DIR", "where model.safetensors goes", &CommandLine::output, true},
-    {"format", "safetensors|olmo", "default safetensors", &CommandLine::format}};
+    {"format", "safetensors|olmo", "default safetensors; olmo is not built yet",
+     &CommandLine::format}};
 constexpr Flag kEvaluateFlags[] = {kCheckpoint, kOverride};
 constexpr Flag kGenerateFlags[] = {
     kCheckpoint,
@@ -87,7 +93,7 @@ constexpr CommandEntry kCommands[] = {
     {Command::kValidate, "validate", "JOB", 1, 1, kRanksFlags,
      "every mistake of a job and its data files at once; needs no MPI"},
     {Command::kVerify, "verify", "JOB", 1, 1, kVerifyFlags,
-     "under mpirun: prove that the layout computes what one rank computes"},
+     "under mpirun: compare three updates on the job's layout with one rank's"},
     {Command::kPlan, "plan", "JOB", 1, 1, kRanksFlags,
      "memory, traffic, bubble and time before anything is run; not built yet"},
     {Command::kInspect,
@@ -100,9 +106,9 @@ constexpr CommandEntry kCommands[] = {
     {Command::kExport, "export", "CHECKPOINT", 1, 1, kExportFlags,
      "write a checkpoint's weights for others to read"},
     {Command::kEvaluate, "evaluate", "JOB", 1, 1, kEvaluateFlags,
-     "loss of a checkpoint over all validation windows"},
+     "loss over all validation windows, under mpirun on its ranks, else on one"},
     {Command::kGenerate, "generate", "", 0, 0, kGenerateFlags,
-     "print a prompt and its continuation"},
+     "print a prompt and its continuation, under mpirun or on one rank"},
     {Command::kPrepareData, "prepare-data", "", 0, kAny, kPrepareDataFlags,
      "turn text files into token files"},
 };
