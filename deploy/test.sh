@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds everything and runs all tests and lints. Usage: deploy/test.sh [--full]
-# --full adds clang-tidy, the sanitizers, every CUDA target and the exhaustive matrices.
+# --full adds clang-tidy, the sanitizers and the exhaustive matrices.
 # Exit code 0 only when every part passed; logs are build*/log-*.txt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
