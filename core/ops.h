@@ -173,7 +173,7 @@ class Ops {
   virtual void LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
                              float scale) const = 0;
 
-  // AdamW in PyTorch's order (models.md section 3): weight, m, v in place; same element count, any
+  // AdamW in PyTorch's order: weight, m, v in place; same element count, any
   // shapes.
   virtual void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
                      Tensor gradient) const = 0;

@@ -1,4 +1,4 @@
-// Standard deviations of the initial weights (models.md, "Initialisation").
+// Standard deviations of the initial weights (model.init).
 #pragma once
 
 #include <cstdint>

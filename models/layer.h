@@ -1,6 +1,6 @@
-// Layer: a residual block that the streams share: attention or MLP. Single-rank code; the unit
-// around it (residual_unit) calls TensorRegion, so a layer sees all N tokens and its slice of the
-// weights and writes its part of the output.
+// Layer: a residual block that the streams share: attention or MLP. Single-rank code; the stage
+// around it (models/transformer_stage) calls TensorRegion, so a layer sees all N tokens and its
+// slice of the weights and writes its part of the output.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// ResidualPlan: what each residual scheme does around each block: the one table (models.md's
-// section "Residual schemes"; docs/residual.md has the equations side by side).
+// ResidualPlan: what each residual scheme does around each block: the one table
+// (docs/residual.md has the equations side by side).
 #pragma once
 
 #include <string>

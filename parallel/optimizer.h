@@ -1,4 +1,4 @@
-// Optimizer: AdamW on float32 master weights with global-norm clipping (models.md section 3),
+// Optimizer: AdamW on float32 master weights with global-norm clipping,
 // sharded over the data axis (ZeRO-1, arXiv 1910.02054): rows of each parameter's local tensor are
 // split over the data ranks as evenly as they go; a rank may hold none.
 #pragma once

@@ -25,7 +25,7 @@ struct HeldBox {
 enum class WeightDecay { kMatrix, kEmbedding, kVector };
 
 struct ParameterSpec {
-  std::string name;            // models.md's
+  std::string name;            // in checkpoints: "layers.0.mlp.up.weight"
   Shape global;                // whole shape
   std::vector<HeldBox> boxes;  // this rank's, one below the other along dimension 0 of `value`
   float init_std = 0;          // truncated normal at 3 standard deviations; 0: all ones

@@ -32,7 +32,7 @@ std::vector<Kind> Kinds(const Case& c) {
   return {{0, H, c.q_norm, true}, {H, K, c.k_norm, true}, {H + K, K, c.v_norm, false}};
 }
 
-// The definition of models.md in double: q, k, v of qkv.
+// The definition (QkvTensors of core/ops.h) in double: q, k, v of qkv.
 std::vector<Heads> Reference(const Case& c, const std::vector<double>& qkv,
                              const std::vector<double>& weights) {
   const auto [B, T, H, K, D] = c.shape;

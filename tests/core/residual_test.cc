@@ -1,4 +1,4 @@
-// Every site of every residual scheme (models.md section 2) against the double reference.
+// Every site of every residual scheme (docs/residual.md) against the double reference.
 #include <gtest/gtest.h>
 #include <omp.h>
 

@@ -42,7 +42,7 @@ void ForEachParameter(const ModelSpec& model, absl::FunctionRef<void(const Param
   for (const std::unique_ptr<Parameter>& parameter : store.parameters()) f(parameter->spec);
 }
 
-// models.md, "Initialisation", by the tensor's name; 0: ones.
+// Of each init method by the tensor's name; 0: ones.
 double ExpectedStd(const std::string& name, InitSpec::Method method) {
   const double d = 32, F = 48, L = 3;
   int layer = 0;

@@ -49,7 +49,7 @@ Result Gradients(ModelSpec::Residual residual, absl::FunctionRef<bool(const std:
   return result;
 }
 
-// models.md: with N_x and N_xf zero, what is left is a pre-norm network whose norm is N_in of N_y.
+// With N_x and N_xf zero, what is left is a pre-norm network whose norm is N_in of N_y.
 TEST(TransformerStage, PostPreWithoutItsXStreamIsPreNorm) {
   const Result siamese = Gradients(ModelSpec::SIAMESE_POST_PRE, [](const std::string& name) {
     return absl::EndsWith(name, ".x_norm.weight");

@@ -74,7 +74,7 @@ void FillGradients(ParameterStore& store, int update, const Layout& layout) {
   }
 }
 
-// AdamW on whole tensors in double, as models.md section 3 states it.
+// AdamW on whole tensors in double, in PyTorch's order.
 class Reference {
  public:
   Reference(const OptimizerSpec& spec, Whole start) : spec_(spec), weights_(std::move(start)) {}
