@@ -300,7 +300,9 @@ void BatchRules(const JobSpec& job, Problems* problems) {
   const int64_t pass = Product({train.microbatch(), data_ranks});
   if (!Divides(pass, train.global_batch())) {
     Add(problems,
-        "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d",
+        "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d; "
+        "make "
+        "it one, or train.microbatch smaller",
         train.global_batch(), train.microbatch(), data_ranks, pass);
   } else if (pass > 0 && train.global_batch() / pass > kMostMicrobatches) {
     Add(problems,

@@ -14,7 +14,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 // A folder with a job of sequence 16 and vocabulary 64 and its token file.
 class CommandValidateTest : public ::testing::Test {
