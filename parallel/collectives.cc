@@ -55,7 +55,7 @@ std::vector<std::string> GatherTexts(Communicator& world, const std::string& tex
   std::vector<int64_t> counts;
   for (int32_t size : sizes) counts.push_back((int64_t{size} + 3) / 4);
   std::vector<int32_t> packed((text.size() + 3) / 4);
-  std::memcpy(packed.data(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(packed.data(), text.data(), text.size());
   const std::vector<int32_t> all = GatherWords(world, packed, counts);
   std::vector<std::string> texts;
   const int32_t* next = all.data();

@@ -32,20 +32,20 @@ class CpuDevice final : public Device {
   void Copy(Tensor to, Tensor from) override {
     Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
           from.shape(), to.shape());
-    if (to.data() != from.data())
-      std::memmove(to.data(), from.data(), static_cast<size_t>(from.bytes()));
+    CopyBytes(to.data(), from.data(), from.bytes());
   }
 
-  void CopyIn(Tensor to, const void* host) override {
-    std::memcpy(to.data(), host, static_cast<size_t>(to.bytes()));
-  }
-  void CopyOut(void* host, Tensor from) override {
-    std::memcpy(host, from.data(), static_cast<size_t>(from.bytes()));
-  }
+  void CopyIn(Tensor to, const void* host) override { CopyBytes(to.data(), host, to.bytes()); }
+  void CopyOut(void* host, Tensor from) override { CopyBytes(host, from.data(), from.bytes()); }
   void Synchronize() override {}
   const Ops& ops() const override { return ops_; }
 
  private:
+  // Nothing to copy may come as a null pointer, which memmove does not take.
+  static void CopyBytes(void* to, const void* from, int64_t bytes) {
+    if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
+  }
+
   CpuOps ops_;
 };
 

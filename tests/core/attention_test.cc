@@ -66,8 +66,11 @@ TEST_P(CpuAttention, EqualsTheDoubleReference) {
 
   const AttentionInputs gradients =
       ReferenceAttentionBackward(attention.shape, attention.inputs(), ToDouble(attention.dout));
-  EXPECT_LT(RelativeError(attention.dq, gradients.q), tolerance);
-  EXPECT_LT(RelativeError(attention.dk, gradients.k), tolerance);
+  // Of one token the scores' gradient is zero, the difference of equal numbers of about 1: float32
+  // leaves their rounding.
+  const double floor = GetParam().sequence == 1 ? 1.0 : 1e-6;
+  EXPECT_LT(RelativeError(attention.dq, gradients.q, floor), tolerance);
+  EXPECT_LT(RelativeError(attention.dk, gradients.k, floor), tolerance);
   EXPECT_LT(RelativeError(attention.dv, gradients.v), tolerance);
 }
 

@@ -93,7 +93,9 @@ class CpuLoss : public ::testing::Test {
  protected:
   CpuLoss() : logits(RandomFloats(kRows * kVocabulary, 1)) {
     for (float& logit : logits) logit = 5 * logit + 3;
-    for (int32_t n = 0; n < kRows; ++n) targets.push_back(n % 5 == 3 ? -1 : (n * 97) % kVocabulary);
+    for (int64_t n = 0; n < kRows; ++n) {
+      targets.push_back(n % 5 == 3 ? -1 : static_cast<int32_t>(n * 97 % kVocabulary));
+    }
   }
   std::vector<float> logits;
   std::vector<int32_t> targets;

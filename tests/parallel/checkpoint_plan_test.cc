@@ -94,7 +94,8 @@ TEST(CheckpointPlanTest, EveryElementReadIsTheElementWrittenInAnyTwoLayouts) {
                   reinterpret_cast<const std::byte*>(file.data()) + part.stored->offset(), needed,
                   reinterpret_cast<std::byte*>(read.data()), sizeof(float));
         }
-        EXPECT_EQ(std::memcmp(read.data(), expected.data.data(), read.size() * sizeof(float)), 0)
+        const float* wanted = expected.data.As<float>();
+        EXPECT_TRUE(std::equal(read.begin(), read.end(), wanted))
             << kShapes[t].ToString() << " " << needed.ToString();
       }
     }

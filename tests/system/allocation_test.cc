@@ -33,10 +33,11 @@ void* Allocate(size_t bytes, const void* caller) {
 
 void* operator new(size_t bytes) { return Allocate(bytes, __builtin_return_address(0)); }
 void* operator new[](size_t bytes) { return Allocate(bytes, __builtin_return_address(0)); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+// Not inlined, or the compiler sees free meet what operator new returned and warns.
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace twinstream::testing {
 namespace {
