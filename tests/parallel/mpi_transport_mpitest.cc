@@ -1,5 +1,7 @@
 // The claims of host_communicator_test and thread_transport_test, between processes.
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -28,12 +30,17 @@ void CheckParts() {
 // Ranks that wait must leave the cores to the others, however many ranks there are: without that,
 // each barrier takes a time slice of the scheduler per rank.
 void CheckThatWaitingRanksYield(Runtime& runtime) {
-  constexpr int kBarriers = 1000;
-  runtime.world().Barrier();
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < kBarriers; ++i) runtime.world().Barrier();
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  EXPECT_LT(seconds.count() / kBarriers, 2e-3) << "s per barrier of " << runtime.size() << " ranks";
+  constexpr int kRounds = 20, kBarriers = 50;
+  double best =
+      std::numeric_limits<double>::infinity();  // seconds; other programs take some rounds
+  for (int round = 0; round < kRounds; ++round) {
+    runtime.world().Barrier();
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kBarriers; ++i) runtime.world().Barrier();
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    best = std::min(best, seconds.count() / kBarriers);
+  }
+  EXPECT_LT(best, 2e-3) << "s per barrier of " << runtime.size() << " ranks";
 }
 
 void CheckPlace(Runtime& runtime) {
