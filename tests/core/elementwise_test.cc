@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "core/cpu/ops.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
@@ -18,14 +18,6 @@ template <typename T>
 Tensor TensorOf(std::vector<T>& values) {
   return Tensor(reinterpret_cast<std::byte*>(values.data()), DTypeOf<T>::kValue,
                 {static_cast<int64_t>(values.size())});
-}
-
-std::vector<float> Random(int64_t elements, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (float& v : values) v = normal(generator);
-  return values;
 }
 
 double SumOfSquares(std::vector<float>& values) {
@@ -42,7 +34,8 @@ class ElementwiseTest : public ::testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Threads, ElementwiseTest, ::testing::Values(1, 3));
 
 TEST_P(ElementwiseTest, AddAndScaleReachEveryElementOnce) {
-  std::vector<float> a = Random(kElements, 1), b = Random(kElements, 2), expected = a;
+  std::vector<float> a = testing::RandomFloats(kElements, 1),
+                     b = testing::RandomFloats(kElements, 2), expected = a;
   for (size_t i = 0; i < expected.size(); ++i) expected[i] = (expected[i] + b[i]) * 0.3F;
   CpuOps().Add(TensorOf(a), TensorOf(b));
   CpuOps().Scale(TensorOf(a), 0.3F);
@@ -73,7 +66,7 @@ TEST_P(ElementwiseTest, NoElementsAreNoWork) {
 }
 
 TEST_P(ElementwiseTest, SumOfSquaresIsExactToDouble) {
-  std::vector<float> values = Random(kElements, 1);
+  std::vector<float> values = testing::RandomFloats(kElements, 1);
   values[5] = 1e18F;  // the square does not fit in a float's range of 24 bits beside the others
   values[70000] = 1e25F;
   long double expected = 0;
@@ -84,7 +77,7 @@ TEST_P(ElementwiseTest, SumOfSquaresIsExactToDouble) {
 }
 
 TEST(SumOfSquaresTest, NoBitDependsOnThreadsOrPlace) {
-  std::vector<float> values = Random(kElements, 1);
+  std::vector<float> values = testing::RandomFloats(kElements, 1);
   omp_set_num_threads(1);
   const double one = SumOfSquares(values);
   for (int threads : {2, 3, 7}) {

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/cpu/ops.h"
 #include "tests/testing/near.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
@@ -20,14 +20,6 @@ struct Size {
 
 Tensor TensorOf(std::vector<float>& values, int64_t rows, int64_t columns) {
   return Tensor(reinterpret_cast<std::byte*>(values.data()), DType::kF32, {rows, columns});
-}
-
-std::vector<float> Random(int64_t elements, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (float& v : values) v = normal(generator);
-  return values;
 }
 
 std::vector<double> Reference(const std::vector<float>& old, const std::vector<float>& a,
@@ -52,7 +44,8 @@ std::vector<double> Reference(const std::vector<float>& old, const std::vector<f
 // The relative error of one product of random matrices.
 double Error(const CpuOps& ops, const Size& size, const MatmulOptions& options) {
   const auto [M, N, K] = size;
-  std::vector<float> a = Random(M * K, 1), b = Random(K * N, 2), out = Random(M * N, 3);
+  std::vector<float> a = testing::RandomFloats(M * K, 1), b = testing::RandomFloats(K * N, 2),
+                     out = testing::RandomFloats(M * N, 3);
   const std::vector<double> expected = Reference(out, a, b, size, options);
   ops.Matmul(TensorOf(out, M, N), options.transpose_a ? TensorOf(a, K, M) : TensorOf(a, M, K),
              options.transpose_b ? TensorOf(b, N, K) : TensorOf(b, K, N), options);
@@ -103,7 +96,8 @@ TEST(MatmulTest, RanksAsThreadsMayUseOneDevice) {
   std::vector<std::thread> ranks;
   for (uint32_t rank = 0; rank < errors.size(); ++rank) {
     ranks.emplace_back([&ops, kSize, rank, &error = errors[rank]] {
-      std::vector<float> a = Random(64, rank), b = Random(64, rank + 100), out(64);
+      std::vector<float> a = testing::RandomFloats(64, rank),
+                         b = testing::RandomFloats(64, rank + 100), out(64);
       const std::vector<double> expected = Reference(out, a, b, kSize, {});
       error = 0;
       for (int repeat = 0; repeat < 20000; ++repeat) {
