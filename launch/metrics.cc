@@ -53,9 +53,9 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options)
   return MetricsWriter(path, std::move(lines), std::move(events));
 }
 
-MetricsWriter::MetricsWriter(const std::string& path, std::ofstream lines,
+MetricsWriter::MetricsWriter(std::string path, std::ofstream lines,
                              std::optional<TfEventsWriter> events)
-    : path_(path), lines_(std::move(lines)), events_(std::move(events)) {}
+    : path_(std::move(path)), lines_(std::move(lines)), events_(std::move(events)) {}
 
 absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   std::vector<Entry> entries = {

@@ -68,7 +68,7 @@ class MetricsWriter {
   static Entry Integer(absl::string_view key, int64_t value);
   static Entry Real(absl::string_view key, double value);
 
-  MetricsWriter(const std::string& path, std::ofstream lines, std::optional<TfEventsWriter> events);
+  MetricsWriter(std::string path, std::ofstream lines, std::optional<TfEventsWriter> events);
   absl::Status WriteEntries(int64_t step, absl::Span<const Entry> entries);
 
   std::string path_;

@@ -95,8 +95,8 @@ absl::StatusOr<TfEventsWriter> TfEventsWriter::Create(const std::string& directo
   return writer;
 }
 
-TfEventsWriter::TfEventsWriter(const std::string& path, std::ofstream file)
-    : path_(path), file_(std::move(file)) {}
+TfEventsWriter::TfEventsWriter(std::string path, std::ofstream file)
+    : path_(std::move(path)), file_(std::move(file)) {}
 
 // message Summary { message Value { string tag = 1; float simple_value = 2; } repeated Value
 // value = 1; }

@@ -31,7 +31,7 @@ class TfEventsWriter {
   const std::string& path() const { return path_; }
 
  private:
-  TfEventsWriter(const std::string& path, std::ofstream file);
+  TfEventsWriter(std::string path, std::ofstream file);
   absl::Status WriteRecord(absl::string_view event);
 
   std::string path_;
