@@ -102,7 +102,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   MeetThisHost();
   std::vector<int> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  world_ = std::make_unique<HostCommunicator>(*transport_, CommunicatorScope::kWorld, ranks);
+  world_ = std::make_unique<HostCommunicator>(*transport_, GridGroup::kWorld, ranks);
 }
 
 Runtime::~Runtime() {

@@ -156,7 +156,7 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
   device_.CopyIn(targets_, batch.targets.data());
   device_.ops().Zero(sums_);
   stage_.SetBatch(pass, tokens_, targets_, sums_);
-  engine_->Run(program, [&](int /*stage*/) { optimizer_.Reduce(); });
+  engine_->Run(program, [&](int /*stage*/) { optimizer_.Reduce(stage_.parameters()); });
 }
 
 // Sums of the last stages' losses over the data ranks, on every rank. Each addend comes from one

@@ -19,6 +19,7 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
   const ModelSpec& model = context.model;
   const ResidualPlan plan = MakeResidualPlan(model);
   streams_ = plan.streams;
+  parameters_.begin = context.parameters.size();
   // A tied head on another stage than the embedding: both hold the weight, the first stage's is the
   // primary.
   const bool on_two_stages = model.tied_embeddings() && options.first != options.last;
@@ -47,6 +48,8 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
   if (options.last) {
     head_.emplace(context, model.tied_embeddings() ? *embedding : DeclareHead(context));
   }
+
+  parameters_.end = context.parameters.size();
 
   size_t next = 0;
   for (size_t s = 0; s < sites(); ++s) {

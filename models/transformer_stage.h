@@ -30,6 +30,8 @@ class TransformerStage final : public Stage {
   // Declares the stage's parameters. `context` outlives the stage.
   TransformerStage(ModelContext& context, const StageOptions& options);
 
+  // Indices of the stage's parameters in the context's store.
+  Range parameters() const { return parameters_; }
   // The most that Forward and backward allocate from the context's scratch.
   int64_t ScratchBytes() const;
 
@@ -61,6 +63,7 @@ class TransformerStage final : public Stage {
 
   ModelContext& context_;
   StageOptions options_;
+  Range parameters_;
   int streams_;
   std::vector<std::unique_ptr<StreamSite>> sites_;
   std::vector<std::unique_ptr<Layer>> blocks_;

@@ -1,6 +1,6 @@
 #include "parallel/grid_shape.h"
 
-#include <utility>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "core/check.h"
@@ -8,33 +8,66 @@
 namespace twinstream {
 namespace {
 
-int& CoordinateOf(GridCoordinates& at, Axis axis) {
-  switch (axis) {
-    case Axis::kTensor:
-      return at.tensor;
-    case Axis::kContext:
-      return at.context;
-    case Axis::kData:
-      return at.data;
-    case Axis::kPipeline:
-      return at.pipeline;
+// Coordinates in which the members of a group agree.
+std::array<int, 4> CommonCoordinates(const GridShape& shape, int rank, GridGroup group) {
+  const GridCoordinates at = shape.At(rank);
+  switch (group) {
+    case GridGroup::kWorld:
+      return {};
+    case GridGroup::kTensor:
+      return {at.context, at.data, at.pipeline};
+    case GridGroup::kContext:
+      return {at.tensor, at.data, at.pipeline};
+    case GridGroup::kData:
+      return {at.tensor, at.context, at.pipeline};
+    case GridGroup::kPipeline:
+      return {at.tensor, at.context, at.data};
+    case GridGroup::kReplicas:
+      return {at.tensor, at.pipeline};
+    case GridGroup::kExperts:
+      return {at.tensor, at.context, at.data / shape.expert, at.pipeline};
+    case GridGroup::kExpertReplicas:
+      return {at.tensor, at.data % shape.expert, at.pipeline};
   }
-  Die("unknown grid axis");
+  Die("unknown grid group");
 }
 
 }  // namespace
 
+absl::string_view NameOf(GridGroup group) {
+  switch (group) {
+    case GridGroup::kWorld:
+      return "world";
+    case GridGroup::kTensor:
+      return "tensor";
+    case GridGroup::kContext:
+      return "context";
+    case GridGroup::kData:
+      return "data";
+    case GridGroup::kPipeline:
+      return "pipeline";
+    case GridGroup::kReplicas:
+      return "replicas";
+    case GridGroup::kExperts:
+      return "experts";
+    case GridGroup::kExpertReplicas:
+      return "expert replicas";
+  }
+  Die("unknown grid group");
+}
+
 GridShape GridShape::From(const ParallelSpec& spec) {
-  const GridShape shape = {spec.tensor(), spec.context(), spec.data(), spec.pipeline()};
+  const GridShape shape = {.tensor = spec.tensor(),
+                           .context = spec.context(),
+                           .data = spec.data(),
+                           .pipeline = spec.pipeline(),
+                           .expert = spec.expert()};
   Check(shape.tensor > 0 && shape.context > 0 && shape.data > 0 && shape.pipeline > 0,
         "a grid needs extents above 0: tensor %d, context %d, data %d, pipeline %d", shape.tensor,
         shape.context, shape.data, shape.pipeline);
+  Check(shape.expert > 0 && shape.data % shape.expert == 0, "expert %d does not divide data %d",
+        shape.expert, shape.data);
   return shape;
-}
-
-int GridShape::extent(Axis axis) const {
-  GridCoordinates extents = {tensor, context, data, pipeline};
-  return CoordinateOf(extents, axis);
 }
 
 GridCoordinates GridShape::At(int rank) const {
@@ -49,19 +82,19 @@ int GridShape::RankOf(const GridCoordinates& at) const {
   return ((at.pipeline * data + at.data) * context + at.context) * tensor + at.tensor;
 }
 
-std::vector<int> GridShape::Group(int rank, Axis axis) const {
-  GridCoordinates at = At(rank);
-  std::vector<int> group;
-  for (int i = 0; i < extent(axis); ++i) {
-    CoordinateOf(at, axis) = i;
-    group.push_back(RankOf(at));
+std::vector<int> GridShape::Group(int rank, GridGroup group) const {
+  const std::array<int, 4> common = CommonCoordinates(*this, rank, group);
+  std::vector<int> members;
+  for (int r = 0; r < ranks(); ++r) {
+    if (CommonCoordinates(*this, r, group) == common) members.push_back(r);
   }
-  return group;
+  return members;
 }
 
 std::string GridShape::ToString() const {
   return absl::StrCat("tensor ", tensor, context > 1 ? absl::StrCat(" x context ", context) : "",
-                      " x pipeline ", pipeline, " x data ", data);
+                      " x pipeline ", pipeline, " x data ", data,
+                      expert > 1 ? absl::StrCat(" (expert ", expert, ")") : "");
 }
 
 }  // namespace twinstream

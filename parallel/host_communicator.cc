@@ -17,22 +17,6 @@ constexpr int64_t kWholeBytes = 64 << 10;
 // Addends on their way into one sum; small enough to stay in the cache until they are summed.
 constexpr int64_t kScratchBytes = 2 << 20;
 
-absl::string_view NameOf(CommunicatorScope scope) {
-  switch (scope) {
-    case CommunicatorScope::kWorld:
-      return "world";
-    case CommunicatorScope::kTensor:
-      return "tensor";
-    case CommunicatorScope::kContext:
-      return "context";
-    case CommunicatorScope::kData:
-      return "data";
-    case CommunicatorScope::kPipeline:
-      return "pipeline";
-  }
-  Die("unknown scope");
-}
-
 void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, const char* what) {
   const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   Check(static_cast<int>(counts.size()) == ranks && sum == inout.elements(),
@@ -42,10 +26,9 @@ void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, cons
 
 }  // namespace
 
-HostCommunicator::HostCommunicator(Transport& transport, CommunicatorScope scope,
-                                   std::vector<int> ranks)
+HostCommunicator::HostCommunicator(Transport& transport, GridGroup group, std::vector<int> ranks)
     : transport_(transport),
-      scope_(scope),
+      group_(group),
       ranks_(std::move(ranks)),
       counts_(ranks_.size()),
       offsets_(ranks_.size()),
@@ -66,7 +49,7 @@ HostCommunicator::HostCommunicator(Transport& transport, CommunicatorScope scope
   for (size_t i = 0; i < verbs.size(); ++i) what_[i] = absl::StrCat(verbs[i], " over ", name());
 }
 
-absl::string_view HostCommunicator::name() const { return NameOf(scope_); }
+absl::string_view HostCommunicator::name() const { return NameOf(group_); }
 
 void HostCommunicator::AllReduce(Tensor inout, Reduction reduction) {
   if (size() == 1 || inout.elements() == 0) return;

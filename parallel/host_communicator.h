@@ -10,18 +10,17 @@
 #include <vector>
 
 #include "parallel/communicator.h"
+#include "parallel/grid_shape.h"
 #include "parallel/transport.h"
 
 namespace twinstream {
 
-// What a communicator spans. Two ranks may meet in several; their messages never mix.
-enum class CommunicatorScope { kWorld = 0, kTensor = 1, kContext = 2, kData = 3, kPipeline = 4 };
-
 class HostCommunicator final : public Communicator {
  public:
   // ranks: world ranks of the members, in order, transport.rank() among them; the same on every
-  // member. Groups of one scope do not overlap. `transport` outlives the communicator.
-  HostCommunicator(Transport& transport, CommunicatorScope scope, std::vector<int> ranks);
+  // member. Groups of one kind
+  // do not overlap; messages of different kinds never mix. `transport` outlives the communicator.
+  HostCommunicator(Transport& transport, GridGroup group, std::vector<int> ranks);
 
   absl::string_view name() const override;
   int rank() const override { return rank_; }
@@ -51,7 +50,7 @@ class HostCommunicator final : public Communicator {
   };
   static constexpr int kSend = kOperations;  // names only: whose receiver has not come
 
-  int Tag(int operation) const { return static_cast<int>(scope_) * 64 + operation; }
+  int Tag(int operation) const { return static_cast<int>(group_) * 64 + operation; }
   const char* What(int operation) const { return what_[static_cast<size_t>(operation)].c_str(); }
 
   // Requests of the operation under way; WaitAll returns when all are done.
@@ -69,7 +68,7 @@ class HostCommunicator final : public Communicator {
   std::byte* Scratch(int64_t bytes);
 
   Transport& transport_;
-  const CommunicatorScope scope_;
+  const GridGroup group_;
   const std::vector<int> ranks_;  // world rank of each member
   int rank_ = -1;                 // this one, among the members
   std::array<std::string, kOperations + 1> what_;

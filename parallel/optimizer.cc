@@ -58,17 +58,19 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
   absl::flat_hash_map<std::string, int64_t> index;
   for (size_t i = 0; i < model_parameters.size(); ++i)
     index[model_parameters[i]] = static_cast<int64_t>(i);
-  const int size = grid.data().size(), rank = grid.data().rank();
   for (const std::unique_ptr<Parameter>& parameter : parameters.parameters()) {
     const auto found = index.find(parameter->spec.name);
     Check(found != index.end(), "%s is not a parameter of the model", parameter->spec.name);
     const int64_t rows = LocalShape(parameter->spec)[0];
+    Communicator& replicas = grid.In(parameter->spec.replicas);
     Shard part = {.parameter = parameter.get(),
                   .model_index = found->second,
-                  .rows = SplitEvenly(rows, size, rank)};
+                  .rows = SplitEvenly(rows, replicas.size(), replicas.rank()),
+                  .replicas = &replicas};
     part.updated = shard ? part.rows : Range{0, rows};
-    for (int r = 0; r < size; ++r)
-      part.counts.push_back(SplitEvenly(rows, size, r).size() * RowElements(*parameter));
+    for (int r = 0; r < replicas.size(); ++r) {
+      part.counts.push_back(SplitEvenly(rows, replicas.size(), r).size() * RowElements(*parameter));
+    }
     shards_.push_back(std::move(part));
   }
 }
@@ -110,16 +112,17 @@ void Optimizer::Materialize() {
   host_squares_.resize(static_cast<size_t>(model_parameters_));
 }
 
-void Optimizer::Reduce() {
+void Optimizer::Reduce(Range parameters) {
   ActivityScope doing("reduction of gradients");
-  for (const Shard& shard : shards_) {
+  for (int64_t i = parameters.begin; i < parameters.end; ++i) {
+    const Shard& shard = shards_[static_cast<size_t>(i)];
     const Parameter& parameter = *shard.parameter;
     if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
     if (parameter.spec.sum_over_stages) SumOverStages(parameter);
     if (shard_) {
-      grid_.data().ReduceScatter(parameter.gradient, shard.counts);
+      shard.replicas->ReduceScatter(parameter.gradient, shard.counts);
     } else {
-      grid_.data().AllReduce(parameter.gradient, Reduction::kSum);
+      shard.replicas->AllReduce(parameter.gradient, Reduction::kSum);
     }
   }
 }
@@ -201,7 +204,7 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
     const Range rows = shard.updated;
     device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
                         parameter.gradient.Rows(rows.begin, rows.end));
-    if (shard_) grid_.data().AllGather(parameter.value, shard.counts);
+    if (shard_) shard.replicas->AllGather(parameter.value, shard.counts);
   }
 }
 

@@ -1,6 +1,6 @@
 // Optimizer: AdamW on float32 master weights with global-norm clipping,
-// sharded over the data axis (ZeRO-1, arXiv 1910.02054): rows of each parameter's local tensor are
-// split over the data ranks as evenly as they go; a rank may hold none.
+// sharded over each parameter's replicas (ZeRO-1, arXiv 1910.02054): the rows of its local tensor
+// are split over them as evenly as they go; a rank may hold none.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace twinstream {
 class Optimizer {
  public:
   // model_parameters: names of all parameters of the whole model, in model order, the same on every
-  // rank: the global norm is summed in this order. shard: false keeps all moments on every data
-  // rank. All arguments outlive this.
+  // rank: the global norm is summed in this order. shard: false keeps all moments on every
+  // replica. All arguments outlive this.
   Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
             const ProcessGrid& grid, Device& device,
             const std::vector<std::string>& model_parameters);
@@ -30,14 +30,15 @@ class Optimizer {
 
   // Collectives of one step, in this order.
   // First: makes the gradients of this rank's rows whole: sums over the tensor ranks where a
-  // parameter says so, over the two stages of a tied embedding, and over the data ranks. Sharded,
-  // other rows are unspecified afterwards.
-  void Reduce();
+  // parameter says so, over the two stages of a tied embedding, and over the replicas. Sharded,
+  // other rows are unspecified afterwards. `parameters`: indices in the ParameterStore; the calls
+  // of one step cover each once.
+  void Reduce(Range parameters);
   // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on
   // every rank.
   double GradientNorm();
   // Third: one update (1 is the first) with clipping factor min(1, clip_norm / (norm + 1e-6));
-  // then every data rank has all values.
+  // then every replica has all values.
   void Step(int64_t update, double learning_rate, double gradient_norm);
 
   // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
@@ -53,10 +54,11 @@ class Optimizer {
   // One parameter's share of this rank.
   struct Shard {
     Parameter* parameter;
-    int64_t model_index;          // in model_parameters
-    Range rows;                   // this rank's part of the local rows
-    Range updated;                // rows whose moments this rank keeps: `rows`, or all of them
-    std::vector<int64_t> counts;  // elements of every data rank's part
+    int64_t model_index;  // in model_parameters
+    Range rows;           // this rank's part of the local rows
+    Range updated;        // rows whose moments this rank keeps: `rows`, or all of them
+    Communicator* replicas;
+    std::vector<int64_t> counts;  // elements of every replica's part
     Tensor m, v;                  // of `updated`
     std::vector<Tensor> counted;  // gradients of `rows` that the norm counts on this rank
   };
@@ -72,7 +74,7 @@ class Optimizer {
   const ProcessGrid& grid_;
   Device& device_;
   int64_t model_parameters_;
-  std::vector<Shard> shards_;
+  std::vector<Shard> shards_;  // [index in the ParameterStore]
   Storage state_, buffers_;
   Tensor exchange_;                   // largest tensor that two ranks add up outside its own memory
   Tensor squares_;                    // [model_parameters] f64

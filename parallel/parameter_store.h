@@ -10,6 +10,7 @@
 #include "core/device.h"
 #include "core/tensor.h"
 #include "parallel/box.h"
+#include "parallel/grid_shape.h"
 
 namespace twinstream {
 
@@ -17,7 +18,8 @@ namespace twinstream {
 struct HeldBox {
   Box box;
   // This rank's copy is the one that is saved and counted: exactly one among its replicas on the
-  // tensor and pipeline axes. (Data ranks hold the same boxes and share this work by rows.)
+  // tensor and pipeline axes. (`ParameterSpec::replicas` hold the same boxes and share this work by
+  // rows.)
   bool primary = true;
 };
 
@@ -37,6 +39,9 @@ struct ParameterSpec {
   // With sum_over_tensor: rows of the global tensor that the tensor ranks share in common (their
   // boxes lie inside `shared`); empty extent: the boxes are the same on every tensor rank.
   Box shared;
+  // The ranks that hold the same boxes and see different tokens: gradients are summed over them,
+  // and ZeRO-1 splits the rows over them. kReplicas, or kExpertReplicas.
+  GridGroup replicas = GridGroup::kReplicas;
   // Tied embedding on first and last stage: both hold it and both have gradients.
   bool sum_over_stages = false;
 };
@@ -74,6 +79,7 @@ class ParameterStore {
   std::vector<Piece> ValuePieces() const;
 
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
+  int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
   int64_t value_bytes() const;  // known before Materialize
   int64_t gradient_bytes() const;
 

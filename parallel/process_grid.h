@@ -1,6 +1,7 @@
-// ProcessGrid: GridShape plus this rank's communicator per axis. Owns the communicators.
+// ProcessGrid: GridShape plus this rank's communicator per group. Owns the communicators.
 #pragma once
 
+#include <array>
 #include <memory>
 
 #include "parallel/communicator.h"
@@ -16,14 +17,16 @@ class ProcessGrid {
 
   const GridShape& shape() const { return shape_; }
   GridCoordinates at() const { return shape_.At(world().rank()); }
-  Communicator& world() const { return *world_; }
-  Communicator& tensor() const { return *tensor_; }
-  Communicator& data() const { return *data_; }
-  Communicator& pipeline() const { return *pipeline_; }
+  Communicator& In(GridGroup group) const { return *communicators_[static_cast<size_t>(group)]; }
+  Communicator& world() const { return In(GridGroup::kWorld); }
+  Communicator& tensor() const { return In(GridGroup::kTensor); }
+  Communicator& context() const { return In(GridGroup::kContext); }
+  Communicator& data() const { return In(GridGroup::kData); }
+  Communicator& pipeline() const { return In(GridGroup::kPipeline); }
 
  private:
   GridShape shape_;
-  std::unique_ptr<Communicator> world_, tensor_, data_, pipeline_;
+  std::array<std::unique_ptr<Communicator>, kGridGroups> communicators_;
 };
 
 }  // namespace twinstream

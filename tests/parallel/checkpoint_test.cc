@@ -217,7 +217,7 @@ TEST(CheckpointTest, OneRankWithoutTheDirectoryFailsAllRanksByName) {
   const TemporaryDirectory directory;
   const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
   testing::RunRanks(3, [&](Transport& transport) {
-    HostCommunicator world(transport, CommunicatorScope::kWorld, {0, 1, 2});
+    HostCommunicator world(transport, GridGroup::kWorld, {0, 1, 2});
     testing::CheckpointState state(transport.rank(), 3, testing::Holding::kOwned);
     const absl::Status status =
         SaveCheckpoint(directory.Path(transport.rank() == 1 ? "elsewhere" : "here"),
@@ -232,7 +232,7 @@ TEST(CheckpointTest, AnElementThatNobodyOwnsFailsAllRanks) {
   const TemporaryDirectory directory;
   const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
   testing::RunRanks(2, [&](Transport& transport) {
-    HostCommunicator world(transport, CommunicatorScope::kWorld, {0, 1});
+    HostCommunicator world(transport, GridGroup::kWorld, {0, 1});
     testing::CheckpointState state(transport.rank(), 2, testing::Holding::kOwned);
     if (transport.rank() == 1) state.pieces().erase(state.pieces().begin());
     const absl::Status status =

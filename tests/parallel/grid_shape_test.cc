@@ -11,14 +11,14 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr Axis kAxes[] = {Axis::kTensor, Axis::kContext, Axis::kData, Axis::kPipeline};
-
 std::vector<GridShape> AllShapes() {
   std::vector<GridShape> shapes;
   for (int tensor : {1, 2, 3}) {
     for (int context : {1, 2}) {
       for (int data : {1, 2, 5}) {
-        for (int pipeline : {1, 3, 4}) shapes.push_back({tensor, context, data, pipeline});
+        for (int pipeline : {1, 3, 4}) {
+          for (int expert : {1, data}) shapes.push_back({tensor, context, data, pipeline, expert});
+        }
       }
     }
   }
@@ -52,27 +52,38 @@ TEST(GridShape, RankOfInvertsAt) {
   }
 }
 
-TEST(GridShape, GroupsOfAnAxisPartitionTheRanks) {
+TEST(GridShape, GroupsOfAKindPartitionTheRanks) {
   for (const GridShape& shape : AllShapes()) {
-    for (Axis axis : kAxes) {
+    for (int kind = 0; kind < kGridGroups; ++kind) {
+      const GridGroup group = static_cast<GridGroup>(kind);
       std::set<std::vector<int>> groups;
+      std::multiset<int> members;
       for (int rank = 0; rank < shape.ranks(); ++rank) {
-        const std::vector<int> group = shape.Group(rank, axis);
-        EXPECT_EQ(static_cast<int>(group.size()), shape.extent(axis));
-        EXPECT_THAT(group, ::testing::Contains(rank));
-        groups.insert(group);
+        EXPECT_THAT(shape.Group(rank, group), ::testing::Contains(rank));
+        groups.insert(shape.Group(rank, group));
       }
-      EXPECT_EQ(static_cast<int>(groups.size()), shape.ranks() / shape.extent(axis));
+      for (const std::vector<int>& one : groups) members.insert(one.begin(), one.end());
+      EXPECT_EQ(static_cast<int>(members.size()), shape.ranks())
+          << NameOf(group) << " of " << shape.ToString();
     }
   }
 }
 
 TEST(GridShape, GroupsAreInTheOrderOfTheirCoordinate) {
   const GridShape shape = {.tensor = 2, .data = 2, .pipeline = 3};
-  EXPECT_THAT(shape.Group(5, Axis::kTensor), ElementsAre(4, 5));
-  EXPECT_THAT(shape.Group(5, Axis::kContext), ElementsAre(5));
-  EXPECT_THAT(shape.Group(5, Axis::kData), ElementsAre(5, 7));
-  EXPECT_THAT(shape.Group(5, Axis::kPipeline), ElementsAre(1, 5, 9));
+  EXPECT_THAT(shape.Group(5, GridGroup::kWorld), ::testing::SizeIs(12));
+  EXPECT_THAT(shape.Group(5, GridGroup::kTensor), ElementsAre(4, 5));
+  EXPECT_THAT(shape.Group(5, GridGroup::kContext), ElementsAre(5));
+  EXPECT_THAT(shape.Group(5, GridGroup::kData), ElementsAre(5, 7));
+  EXPECT_THAT(shape.Group(5, GridGroup::kPipeline), ElementsAre(1, 5, 9));
+}
+
+TEST(GridShape, ReplicasSpanContextAndData) {
+  const GridShape shape = {.tensor = 2, .context = 2, .data = 4, .expert = 2};
+  EXPECT_THAT(shape.Group(3, GridGroup::kReplicas), ElementsAre(1, 3, 5, 7, 9, 11, 13, 15));
+  EXPECT_THAT(shape.Group(3, GridGroup::kExperts), ElementsAre(3, 7));
+  EXPECT_THAT(shape.Group(11, GridGroup::kExperts), ElementsAre(11, 15));
+  EXPECT_THAT(shape.Group(3, GridGroup::kExpertReplicas), ElementsAre(1, 3, 9, 11));
 }
 
 TEST(GridShape, ComesFromAResolvedSpec) {
@@ -87,6 +98,10 @@ TEST(GridShape, ComesFromAResolvedSpec) {
 
 TEST(GridShapeDeathTest, AnUnresolvedSpecDies) {
   EXPECT_EXIT(GridShape::From(ParallelSpec()), ::testing::ExitedWithCode(1), "data 0");
+  ParallelSpec spec;
+  spec.set_data(3);
+  spec.set_expert(2);
+  EXPECT_EXIT(GridShape::From(spec), ::testing::ExitedWithCode(1), "expert 2 .* data 3");
 }
 
 }  // namespace

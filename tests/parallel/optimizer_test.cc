@@ -159,7 +159,7 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
     Reference reference(spec, start);
     for (int update = 1; update <= kUpdates; ++update) {
       FillGradients(store, update, layout);
-      optimizer.Reduce();
+      optimizer.Reduce({0, store.size()});
       const double norm = optimizer.GradientNorm();
       ASSERT_NEAR(norm, reference.Norm(update), 1e-6 * norm);
       optimizer.Step(update, kLearningRate, norm);

@@ -156,7 +156,7 @@ void ExpectTheResultsOfOneChain(ParallelSpec::Schedule schedule, const PipelineS
   testing::RunRanks(shape.ranks, [&](Transport& transport) {
     const size_t rank = static_cast<size_t>(transport.rank());
     CountingDevice device;
-    HostCommunicator pipeline(transport, CommunicatorScope::kPipeline, AllRanks(shape.ranks));
+    HostCommunicator pipeline(transport, GridGroup::kPipeline, AllRanks(shape.ranks));
     std::vector<std::string> log;
     FakeStage stage(transport.rank(), shape.ranks, &log);
     PipelineEngine engine({&stage}, shape, pipeline, device, peak_slots[rank]);
@@ -275,7 +275,7 @@ TEST(PipelineEngineDeathTest, DiesWhenAProgramUsesMoreSlotsThanPromised) {
   const Program program = LowerSchedule(GenerateSchedule(ParallelSpec::GPIPE, shape), shape)[0];
   const auto run = [&](Transport& transport) {
     CountingDevice device;
-    HostCommunicator pipeline(transport, CommunicatorScope::kPipeline, {0});
+    HostCommunicator pipeline(transport, GridGroup::kPipeline, {0});
     std::vector<std::string> log;
     FakeStage stage(0, 1, &log);
     PipelineEngine engine({&stage}, shape, pipeline, device, 1);

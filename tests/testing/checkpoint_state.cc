@@ -37,7 +37,7 @@ int64_t TensorOf(const Piece& piece) {
 Communicator& World(Transport& transport, std::unique_ptr<Communicator>& world) {
   std::vector<int> ranks(static_cast<size_t>(transport.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  world = std::make_unique<HostCommunicator>(transport, CommunicatorScope::kWorld, ranks);
+  world = std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, ranks);
   return *world;
 }
 

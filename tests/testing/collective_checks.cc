@@ -17,7 +17,7 @@ namespace {
 HostCommunicator World(Transport& transport) {
   std::vector<int> ranks(static_cast<size_t>(transport.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return HostCommunicator(transport, CommunicatorScope::kWorld, ranks);
+  return HostCommunicator(transport, GridGroup::kWorld, ranks);
 }
 
 template <typename T>
@@ -172,7 +172,7 @@ void CheckGroups(Transport& transport) {
   for (int r = 0; r < transport.size(); ++r) {
     if ((r < half) == (transport.rank() < half)) ranks.push_back(r);
   }
-  HostCommunicator group(transport, CommunicatorScope::kData, ranks);
+  HostCommunicator group(transport, GridGroup::kData, ranks);
   HostCommunicator world = World(transport);
   std::vector<int32_t> in_group = {1}, in_world = {1};
   for (int k = 0; k < 3; ++k) {
