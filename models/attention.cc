@@ -43,11 +43,12 @@ Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm) : cont
   const auto rows = [&](int64_t first_head, Range heads) {
     return Box::Range(qkv_shape, 0, (first_head + heads.begin) * D, (first_head + heads.end) * D);
   };
-  ParameterSpec qkv = {
-      .name = prefix + "qkv.weight",
-      .global = qkv_shape,
-      .boxes = {{rows(0, q)}, {rows(H, kv.range), kv.primary}, {rows(H + K, kv.range), kv.primary}},
-      .init_std = InitialStd(model, WeightRole::kQkv, layer)};
+  ParameterSpec qkv = {.name = prefix + "qkv.weight",
+                       .global = qkv_shape,
+                       .boxes = {{rows(0, q)},
+                                 {rows(H, kv.range), kv.primary},
+                                 {rows(H + K, kv.range), kv.primary, ValueInitialGain(model)}},
+                       .init_std = InitialStd(model, WeightRole::kQkv, layer)};
   if (kv.shared) {
     qkv.sum_over_tensor = true;
     qkv.shared = Box::Range(qkv_shape, 0, H * D, (H + 2 * K) * D);

@@ -29,20 +29,35 @@ double MitchellStd(const ModelSpec& model, WeightRole role, int64_t layer) {
   Die("unknown weight role");
 }
 
-}  // namespace
-
-float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer) {
+double MethodStd(const ModelSpec& model, WeightRole role, int64_t layer) {
   const double std = model.init().std();
   switch (model.init().method()) {
     case InitSpec::NORMAL:
-      return static_cast<float>(std);
+      return std;
     case InitSpec::MITCHELL:
-      return static_cast<float>(MitchellStd(model, role, layer));
+      return MitchellStd(model, role, layer);
     case InitSpec::FULL_MEGATRON:
-      return static_cast<float>(
-          LeavesBlock(role) ? std / std::sqrt(2.0 * static_cast<double>(model.layers())) : std);
+      return LeavesBlock(role) ? std / std::sqrt(2.0 * static_cast<double>(model.layers())) : std;
   }
   Die("unknown init method");
 }
+
+// Factor on the weights of values and MLPs: beta = (8 L)^(-1/4) with DEEP_NORM (DeepNet, arXiv
+// 2203.00555, section 3).
+double ValueGain(const ModelSpec& model) {
+  return model.residual() == ModelSpec::DEEP_NORM
+             ? std::pow(8.0 * static_cast<double>(model.layers()), -0.25)
+             : 1.0;
+}
+
+}  // namespace
+
+float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer) {
+  const bool carries_values = LeavesBlock(role) || role == WeightRole::kMlpUp;
+  return static_cast<float>(MethodStd(model, role, layer) *
+                            (carries_values ? ValueGain(model) : 1.0));
+}
+
+float ValueInitialGain(const ModelSpec& model) { return static_cast<float>(ValueGain(model)); }
 
 }  // namespace twinstream

@@ -12,4 +12,7 @@ enum class WeightRole { kEmbedding, kHead, kQkv, kAttentionOut, kMlpUp, kMlpDown
 // `layer`: of the block the weight belongs to; unused for embedding and head.
 float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer);
 
+// Factor on InitialStd for the value rows of attention.qkv.weight.
+float ValueInitialGain(const ModelSpec& model);
+
 }  // namespace twinstream

@@ -16,20 +16,26 @@ struct ReadRule {
   std::string x_weight, y_weight, input_weight;
 };
 
+struct WriteRule {
+  ResidualWrite write;
+  std::string output_weight;
+};
+
 // One residual block: how it reads the streams and how it writes them.
 struct BlockRule {
   ReadRule read;
-  ResidualWrite write;
+  WriteRule write;
 };
 
 struct ResidualPlan {
-  int streams = 1;                // S
+  // S: streams that go from layer to layer. A y beyond them (SPAN_NORM) lives inside a layer: one
+  // block sets it, the next one reads it.
+  int streams = 1;
   std::vector<BlockRule> blocks;  // attention of layer 0, MLP of layer 0, attention of layer 1, ...
   ReadRule final;                 // what the head reads
   bool qkv_norm = false;          // RMSNorm of q, k and v per head, whatever model.qk_norm says
 };
 
-// Dies for a scheme that is not built yet (job_features refuses those).
 ResidualPlan MakeResidualPlan(const ModelSpec& model);
 
 }  // namespace twinstream

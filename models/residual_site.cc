@@ -12,7 +12,7 @@ Tensor GradientOf(const Parameter* parameter) {
 
 }  // namespace
 
-StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const ResidualWrite* write,
+StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const WriteRule* write,
                        const ReadRule* read)
     : context_(context), before_(before), has_write_(write != nullptr), has_read_(read != nullptr) {
   Check((before == nullptr) == (write == nullptr),
@@ -23,7 +23,10 @@ StreamSite::StreamSite(ModelContext& context, const StreamSite* before, const Re
                ? nullptr
                : &DeclareVector(context, name, context.hidden(), context.region.shards_tokens());
   };
-  if (write != nullptr) write_ = *write;
+  if (write != nullptr) {
+    write_ = write->write;
+    output_weight_ = declare(write->output_weight);
+  }
   if (read != nullptr) {
     read_ = read->read;
     x_weight_ = declare(read->x_weight);
@@ -41,6 +44,7 @@ ResidualSite StreamSite::Rule() const {
 
 void StreamSite::Forward(const SiteTensors& before, Tensor o, const SiteTensors& here) const {
   ResidualForwardTensors t = {.o = o,
+                              .output_weight = ValueOf(output_weight_),
                               .x_out = here.x,
                               .y_out = here.y,
                               .x_weight = ValueOf(x_weight_),
@@ -50,7 +54,7 @@ void StreamSite::Forward(const SiteTensors& before, Tensor o, const SiteTensors&
                               .h = here.h ? context_.region.Own(here.h) : Tensor()};
   if (has_write_) {
     t.x = before.x;
-    t.y = before.y;
+    if (here.y) t.y = before.y;  // else a y inside a layer ends here
     t.scales_before = before.scales;
     if (before_->read_.base_norm) t.x_weight_before = ValueOf(before_->x_weight_);
   } else {
@@ -74,6 +78,9 @@ void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& he
                                          .dx_weight = GradientOf(x_weight_),
                                          .dy_weight = GradientOf(y_weight_),
                                          .dinput_weight = GradientOf(input_weight_),
+                                         .o = here.o,
+                                         .output_weight = ValueOf(output_weight_),
+                                         .doutput_weight = GradientOf(output_weight_),
                                          .d_o = d_o});
 }
 

@@ -15,17 +15,23 @@ namespace twinstream {
 // are written here.
 struct SiteTensors {
   Tensor x, y;    // y absent in one-stream schemes
-  Tensor scales;  // absent, like h, where no block follows on this stage
-  Tensor h;
+  Tensor scales;  // absent where this site takes no norm
+  Tensor h;       // absent where no block follows on this stage
+  Tensor o;       // [n, C] output of the block before, kept where the write norms it
 };
 
 class StreamSite {
  public:
   // `before`: the site whose read fed the block that writes here, null where a stage starts;
-  // `write`: of that block. `read`: what follows, null where a stage ends. Declares the read's
-  // weights. `before` outlives this.
-  StreamSite(ModelContext& context, const StreamSite* before, const ResidualWrite* write,
+  // `write`: of that block. `read`: what follows, null where a stage ends. Declares the weights of
+  // both. `before` outlives this.
+  StreamSite(ModelContext& context, const StreamSite* before, const WriteRule* write,
              const ReadRule* read);
+
+  // What SiteTensors hold here besides the streams between layers.
+  bool sets_y() const { return has_write_ && write_.y == ResidualWrite::Y::kSet; }
+  bool keeps_scales() const { return has_read_ || keeps_output(); }
+  bool keeps_output() const { return has_write_ && write_.output_norm; }
 
   // o: [n, C] output of the block before. here.x, here.y are given where a stage starts, else
   // written.
@@ -42,7 +48,8 @@ class StreamSite {
   bool has_write_ = false, has_read_ = false;
   ResidualWrite write_;
   ResidualRead read_;
-  Parameter *x_weight_ = nullptr, *y_weight_ = nullptr, *input_weight_ = nullptr;
+  Parameter *x_weight_ = nullptr, *y_weight_ = nullptr, *input_weight_ = nullptr,
+            *output_weight_ = nullptr;
 };
 
 }  // namespace twinstream

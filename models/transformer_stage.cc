@@ -10,7 +10,7 @@ namespace {
 
 // Saved tensors of a site, in this order; which of them exist depends on the site's place
 // (SiteSpecs).
-enum SiteIndex : size_t { kX, kY, kScales, kH, kDOutput };
+enum SiteIndex : size_t { kX, kY, kScales, kH, kOutput, kDOutput };
 
 }  // namespace
 
@@ -33,7 +33,7 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
   const size_t begin = static_cast<size_t>(2 * options.layers.begin),
                end = static_cast<size_t>(2 * options.layers.end);
   for (size_t b = begin; b <= end; ++b) {
-    const ResidualWrite* write = b == begin ? nullptr : &plan.blocks[b - 1].write;
+    const WriteRule* write = b == begin ? nullptr : &plan.blocks[b - 1].write;
     const ReadRule* read = b < end ? &plan.blocks[b].read : options.last ? &plan.final : nullptr;
     const StreamSite* before = sites_.empty() ? nullptr : sites_.back().get();
     sites_.push_back(std::make_unique<StreamSite>(context, before, write, read));
@@ -67,7 +67,7 @@ TensorSpec TransformerStage::BoundarySpec() const {
   return {"streams", DType::kF32, {streams_, rows, context_.hidden()}};
 }
 
-// All sites have the same five entries, so that indices stay simple; an entry that lives elsewhere
+// All sites have the same entries, so that indices stay simple; an entry that lives elsewhere
 // has no elements.
 std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
   const int64_t N = context_.tokens(), C = context_.hidden(), n = context_.region.OwnRows(N).size();
@@ -76,6 +76,7 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
       (starts_stage && has_previous()) || ends_stage;  // x, y: slot.input or slot.output
   const bool embedded =
       starts_stage && !has_previous();  // x: the embedding's full [N, C]; y: the same memory
+  const bool has_y = streams_ == 2 || sites_[site]->sets_y();
   const bool d_output = site < blocks() && context_.region.shards_tokens();
   return {{"x",
            DType::kF32,
@@ -83,9 +84,10 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
             : embedded  ? N
                         : n,
             C}},
-          {"y", DType::kF32, {in_boundary || embedded || streams_ == 1 ? 0 : n, C}},
-          {"scales", DType::kF32, {ends_stage ? 0 : kResidualScales, n}},
+          {"y", DType::kF32, {in_boundary || embedded || !has_y ? 0 : n, C}},
+          {"scales", DType::kF32, {sites_[site]->keeps_scales() ? kResidualScales : 0, n}},
           {"h", DType::kF32, {ends_stage ? 0 : N, C}},
+          {"output", DType::kF32, {sites_[site]->keeps_output() ? N : 0, C}},
           {"d_output", DType::kF32, {d_output ? N : 0, C}}};
 }
 
@@ -104,10 +106,10 @@ std::vector<TensorSpec> TransformerStage::SavedSpecs() const {
 int64_t TransformerStage::ScratchBytes() const {
   int64_t most = head_ ? head_->ScratchBytes() : 0;
   for (const std::unique_ptr<Layer>& block : blocks_) most = std::max(most, block->ScratchBytes());
-  // Stream gradients (a lone stage), a block's input gradient, and its output or the embedding's
-  // gradient.
+  // Stream gradients (a lone stage), that of a y inside a layer, a block's input gradient, and its
+  // output or the embedding's gradient.
   const TensorSpec full = {"full", DType::kF32, {context_.tokens(), context_.hidden()}};
-  return most + BytesFor({BoundarySpec(), full, full});
+  return most + BytesFor({BoundarySpec(), full, full, full});
 }
 
 void TransformerStage::SetBatch(Pass pass, Tensor tokens, Tensor targets, Tensor sums) {
@@ -129,7 +131,8 @@ Tensor TransformerStage::Stream(Tensor streams, int stream) const {
 SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
   const Tensor* saved = &slot.saved[site_begin_[site]];
   SiteTensors t = {.x = saved[kX], .scales = saved[kScales], .h = saved[kH]};
-  if (streams_ == 2) t.y = saved[kY];
+  if (streams_ == 2 || sites_[site]->sets_y()) t.y = saved[kY];
+  if (sites_[site]->keeps_output()) t.o = context_.region.Own(saved[kOutput]);
   if (site == 0 && has_previous()) {
     t.x = Stream(slot.input, 0);
     t.y = Stream(slot.input, 1);
@@ -137,7 +140,8 @@ SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
     t.x = context_.region.Own(t.x);
     if (streams_ == 2) t.y = t.x;  // both streams start as the embedding
   } else if (site == blocks() && has_next()) {
-    t = {.x = Stream(slot.output, 0), .y = Stream(slot.output, 1)};
+    t.x = Stream(slot.output, 0);
+    t.y = Stream(slot.output, 1);
   }
   return t;
 }
@@ -160,9 +164,12 @@ void TransformerStage::Forward(int micro_batch, Slot& slot) {
   sites_[0]->Forward({}, {}, SiteIn(slot, 0));
 
   ScratchScope scope(*context_.scratch);
-  const Tensor o = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  const Tensor scratch_o =
+      context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
   for (size_t b = 0; b < blocks(); ++b) {
     const SiteTensors site = SiteIn(slot, b);
+    const Tensor o =
+        sites_[b + 1]->keeps_output() ? slot.saved[site_begin_[b + 1] + kOutput] : scratch_o;
     region.Enter(site.h);
     blocks_[b]->Forward(site.h, o, BlockSaved(slot, b));
     region.Leave(o);
@@ -195,7 +202,8 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
                          : has_previous()
                              ? slot.d_input
                              : context_.scratch->Allocate(boundary.dtype, boundary.shape);
-  const Tensor dx = Stream(streams, 0), dy = Stream(streams, 1);
+  const Tensor dx = Stream(streams, 0);
+  const Tensor dy = streams_ == 2 ? Stream(streams, 1) : InnerStreamGradient();
   Tensor dh = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
 
   Tensor own_dh;  // gradient of what the site reads; nothing where a block of the next stage reads
@@ -216,10 +224,22 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
   sites_[0]->Backward(dx, dy, own_dh, SiteIn(slot, 0), Tensor());
 
   if (embedding_) {
-    BackwardEmbedding(micro_batch, dx, dy);
+    BackwardEmbedding(micro_batch, dx, Stream(streams, 1));
   } else if (streams.data() != slot.d_input.data()) {
     context_.device.Copy(slot.d_input, streams);
   }
+}
+
+// Of a y that lives inside layers: zero before each layer's backward, and after it. Absent where no
+// layer has one.
+Tensor TransformerStage::InnerStreamGradient() {
+  if (std::none_of(sites_.begin(), sites_.end(), [](const auto& site) { return site->sets_y(); })) {
+    return {};
+  }
+  const int64_t rows = context_.region.OwnRows(context_.tokens()).size();
+  const Tensor dy = context_.scratch->Allocate(DType::kF32, {rows, context_.hidden()});
+  context_.ops.Zero(dy);
+  return dy;
 }
 
 void TransformerStage::BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy) {

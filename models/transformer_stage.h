@@ -59,6 +59,7 @@ class TransformerStage final : public Stage {
   // Of [S, n, C]; absent beyond the scheme's streams.
   Tensor Stream(Tensor streams, int stream) const;
   void RunHead(int micro_batch, Tensor h);
+  Tensor InnerStreamGradient();  // [n, C], in scratch
   void BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy);
 
   ModelContext& context_;

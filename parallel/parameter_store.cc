@@ -85,18 +85,19 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
   std::vector<float> part;
   for (const auto& parameter : parameters_) {
     const ParameterSpec& spec = parameter->spec;
-    const Range all = {0, parameter->rows()};
-    for (const Piece& piece :
-         PiecesOf(*parameter, spec.name, all, parameter->value, Copies::kAll)) {
-      const int64_t rows = piece.box.extent[0];
-      const int64_t columns = piece.box.elements() / rows;
+    int64_t row = 0;  // of the local tensor
+    for (const HeldBox& held : spec.boxes) {
+      const int64_t rows = held.box.extent[0];
+      const int64_t columns = held.box.elements() / std::max<int64_t>(1, rows);
       const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
       for (int64_t begin = 0; begin < rows; begin += step) {
-        const Box box = RowsOf(piece.box, begin, std::min(rows, begin + step));
+        const Box box = RowsOf(held.box, begin, std::min(rows, begin + step));
         part.resize(static_cast<size_t>(box.elements()));
-        InitializeBox(spec.init_std, seed, spec.name, spec.global, box, part.data());
-        device.CopyIn(piece.data.Rows(begin, begin + box.extent[0]), part.data());
+        InitializeBox(spec.init_std * held.init_gain, seed, spec.name, spec.global, box,
+                      part.data());
+        device.CopyIn(parameter->value.Rows(row, row + box.extent[0]), part.data());
         device.Synchronize();  // `part` is written again
+        row += box.extent[0];
       }
     }
   }

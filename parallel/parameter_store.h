@@ -21,6 +21,7 @@ struct HeldBox {
   // tensor and pipeline axes. (`ParameterSpec::replicas` hold the same boxes and share this work by
   // rows.)
   bool primary = true;
+  float init_gain = 1;  // times ParameterSpec::init_std
 };
 
 // Vectors never decay; the embedding does when optimizer.decay_embeddings says so.

@@ -23,24 +23,6 @@ bool IsBuilt(ModelSpec::Family family) {
   return false;
 }
 
-bool IsBuilt(ModelSpec::Residual residual) {
-  switch (residual) {
-    case ModelSpec::PRE_NORM:
-    case ModelSpec::POST_NORM:
-    case ModelSpec::SIAMESE_POST_PRE:
-    case ModelSpec::SIAMESE_HYBRID_PRE:
-      return true;
-    case ModelSpec::DEEP_NORM:
-    case ModelSpec::HYBRID_NORM:
-    case ModelSpec::SPAN_NORM:
-    case ModelSpec::PERI_NORM:
-    case ModelSpec::MIX_LN:
-    case ModelSpec::RESI_DUAL:
-      return false;
-  }
-  return false;
-}
-
 bool IsBuilt(DataSpec::Format format) {
   switch (format) {
     case DataSpec::TOKENS_U16:
@@ -108,7 +90,7 @@ bool IsBuilt(TrainSpec::OnNonfinite reaction) {
   return false;
 }
 
-// "model.residual = MIX_LN is not built yet; set it to PRE_NORM or ..." unless the value is built.
+// "data.format = NUMPY is not built yet; set it to TOKENS_U16 or ..." unless the value is built.
 template <typename Enum>
 void RequireBuilt(const char* path, Enum value, std::vector<std::string>* problems) {
   if (IsBuilt(value)) return;
@@ -146,7 +128,6 @@ std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\
 std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   std::vector<std::string> problems;
   RequireBuilt("model.family", job.model().family(), &problems);
-  RequireBuilt("model.residual", job.model().residual(), &problems);
   if (job.model().has_moe()) {
     problems.push_back("model.moe is not built yet; remove it for dense MLPs");
   }

@@ -12,9 +12,10 @@ namespace {
 
 constexpr double kStd = 0.03;
 
-ModelSpec Model(InitSpec::Method method) {
+ModelSpec Model(InitSpec::Method method,
+                ModelSpec::Residual residual = ModelSpec::SIAMESE_HYBRID_PRE) {
   ModelSpec model;
-  model.set_residual(ModelSpec::SIAMESE_HYBRID_PRE);
+  model.set_residual(residual);
   model.set_layers(3);
   model.set_hidden(32);
   model.set_heads(4);
@@ -70,6 +71,23 @@ TEST(Initialization, EveryTensorHasTheDeviationOfItsMethod) {
     ForEachParameter(Model(method), [&](const ParameterSpec& spec) {
       EXPECT_FLOAT_EQ(spec.init_std, static_cast<float>(ExpectedStd(spec.name, method)))
           << spec.name << " " << InitSpec::Method_Name(method);
+    });
+  }
+}
+
+TEST(Initialization, DeepNormShrinksValuesAndMlps) {
+  const double beta = std::pow(8.0 * 3, -0.25);
+  for (InitSpec::Method method : {InitSpec::NORMAL, InitSpec::MITCHELL, InitSpec::FULL_MEGATRON}) {
+    ForEachParameter(Model(method, ModelSpec::DEEP_NORM), [&](const ParameterSpec& spec) {
+      const bool qkv = absl::EndsWith(spec.name, "qkv.weight");
+      const bool shrinks = absl::EndsWith(spec.name, "attention.out.weight") ||
+                           absl::StrContains(spec.name, ".mlp.");
+      const double std = ExpectedStd(spec.name, method);
+      EXPECT_FLOAT_EQ(spec.init_std, static_cast<float>(shrinks ? beta * std : std)) << spec.name;
+      for (size_t box = 0; box < spec.boxes.size(); ++box) {  // of qkv: queries, keys, values
+        EXPECT_FLOAT_EQ(spec.boxes[box].init_gain, static_cast<float>(qkv && box == 2 ? beta : 1.0))
+            << spec.name;
+      }
     });
   }
 }

@@ -104,9 +104,10 @@ TEST_F(ParameterStoreTest, InitialValuesAreThoseOfTheWholeTensor) {
   for (const auto& parameter : store_.parameters()) {
     const ParameterSpec& spec = parameter->spec;
     std::vector<float> expected;
-    for (const auto& [box, primary] : spec.boxes) {
-      std::vector<float> values(static_cast<size_t>(box.elements()));
-      InitializeBox(spec.init_std, kSeed, spec.name, spec.global, box, values.data());
+    for (const HeldBox& held : spec.boxes) {
+      std::vector<float> values(static_cast<size_t>(held.box.elements()));
+      InitializeBox(spec.init_std * held.init_gain, kSeed, spec.name, spec.global, held.box,
+                    values.data());
       expected.insert(expected.end(), values.begin(), values.end());
     }
     EXPECT_EQ(Floats(parameter->value), expected) << spec.name;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/golden.h"
 
 namespace twinstream {
 namespace {
@@ -107,7 +108,7 @@ TEST(Schedule, SchedulesThatAreNotBuiltAreNamed) {
 }
 
 std::string Golden(const std::string& name) {
-  std::ifstream file(absl::StrCat(TWINSTREAM_GOLDEN_DIR, "/schedule_", name, ".txt"));
+  std::ifstream file(absl::StrCat(testing::GoldenDirectory(), "/schedule_", name, ".txt"));
   EXPECT_TRUE(file.good()) << name;
   std::stringstream text;
   text << file.rdbuf();

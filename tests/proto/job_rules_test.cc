@@ -241,8 +241,6 @@ TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
       {"metrics { trace_steps: '3-5' }", 1, "metrics.trace_steps = \"3-5\" is not built yet"},
       {"metrics { profile: true }", 1, "metrics.profile = true is not built yet"},
       {"model { moe { experts: 4 top_k: 2 } }", 1, "model.moe is not built yet; remove it"},
-      {"model { residual: MIX_LN }", 1,
-       "model.residual = MIX_LN is not built yet; set it to PRE_NORM or POST_NORM or "},
   };
   for (const Mistake& mistake : mistakes) {
     EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),

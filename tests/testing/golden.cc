@@ -9,12 +9,14 @@ namespace {
 
 SafetensorsSource Open(const std::string& name) {
   absl::StatusOr<SafetensorsSource> source =
-      SafetensorsSource::Open(absl::StrCat(TWINSTREAM_GOLDEN_DIR, "/", name, ".safetensors"));
+      SafetensorsSource::Open(absl::StrCat(GoldenDirectory(), "/", name, ".safetensors"));
   Check(source.ok(), "%s", source.status().ToString());
   return *std::move(source);
 }
 
 }  // namespace
+
+std::string GoldenDirectory() { return TWINSTREAM_GOLDEN_DIR; }
 
 Golden::Golden(const std::string& name) : name_(name), source_(Open(name)) {}
 

@@ -10,6 +10,8 @@
 
 namespace twinstream::testing {
 
+std::string GoldenDirectory();  // tests/golden
+
 // All getters die when the file has no such tensor: the test names the wrong one.
 class Golden {
  public:

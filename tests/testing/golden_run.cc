@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
@@ -40,13 +42,15 @@ TokenDatasetOptions WriteTokens(const Golden& golden, const std::string& directo
 }  // namespace
 
 std::vector<std::string> DenseGoldenFiles() {
-  return {"lm_pre_norm",
-          "lm_post_norm",
-          "lm_siamese_post_pre",
-          "lm_siamese_hybrid_pre",
-          "lm_siamese_hybrid_pre_deep",
-          "lm_siamese_post_pre_gqa",
-          "lm_pre_norm_gqa_qknorm_tied"};
+  std::vector<std::string> names;
+  for (const auto& file : std::filesystem::directory_iterator(GoldenDirectory())) {
+    const std::string name = file.path().stem().string();
+    if (file.path().extension() == ".safetensors" && absl::StartsWith(name, "lm_")) {
+      names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 GoldenRun::GoldenRun(const std::string& name) : golden_(name) {

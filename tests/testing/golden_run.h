@@ -15,7 +15,7 @@
 
 namespace twinstream::testing {
 
-// The dense golden files of the schemes built so far.
+// Names of the golden files of dense models, sorted.
 std::vector<std::string> DenseGoldenFiles();
 
 struct TrainedRun {
