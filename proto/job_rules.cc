@@ -9,11 +9,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/job_features.h"
 #include "proto/job_spec.h"
+#include "proto/layout_rules.h"
+#include "proto/problems.h"
 #include "proto/text_rules.h"
 
 namespace twinstream {
@@ -21,13 +22,6 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-
-using Problems = std::vector<std::string>;
-
-template <typename... Args>
-void Add(Problems* problems, const absl::FormatSpec<Args...>& format, const Args&... args) {
-  problems->push_back(absl::StrFormat(format, args...));
-}
 
 // ---- One number by itself.
 
@@ -140,19 +134,6 @@ void Intervals(const JobSpec& job, Problems* problems) {
 // ---- Several fields together. A number that is out of its interval was named above, so these
 // rules pass over it.
 
-bool Divides(int64_t divisor, int64_t number) {
-  return divisor < 1 || number < 1 || number % divisor == 0;
-}
-
-// Product of positive numbers; 0, which the rules pass over, when one is not or when it overflows.
-int64_t Product(std::initializer_list<int64_t> factors) {
-  int64_t product = 1;
-  for (const int64_t factor : factors) {
-    if (factor < 1 || __builtin_mul_overflow(product, factor, &product)) return 0;
-  }
-  return product;
-}
-
 void RequiredFields(const JobSpec& job, Problems* problems) {
   const ModelSpec& model = job.model();
   const std::initializer_list<std::pair<const char*, bool>> fields = {
@@ -227,57 +208,6 @@ void DataRules(const JobSpec& job, Problems* problems) {
   }
 }
 
-// data is 0 when the other axes do not divide the ranks.
-void RankRules(const ParallelSpec& parallel, int ranks, Problems* problems) {
-  const int64_t others = Product({parallel.tensor(), parallel.context(), parallel.pipeline()});
-  if (others == 0 || ranks < 1) return;
-  if (parallel.data() == 0) {
-    Add(problems,
-        "%d ranks do not divide by parallel.tensor %d x context %d x pipeline %d = %d; start a "
-        "multiple of %d ranks or change the layout",
-        ranks, parallel.tensor(), parallel.context(), parallel.pipeline(), others, others);
-  }
-  const int64_t needed = Product({others, parallel.data()});
-  if (needed != 0 && needed != ranks) {
-    Add(problems,
-        "parallel.tensor %d x context %d x data %d x pipeline %d = %d ranks, but there are %d; "
-        "start %d ranks, or set parallel.data to 0 for whatever is left of them",
-        parallel.tensor(), parallel.context(), parallel.data(), parallel.pipeline(), needed, ranks,
-        needed);
-  }
-}
-
-void TensorRules(const JobSpec& job, Problems* problems) {
-  const ModelSpec& model = job.model();
-  const int64_t tensor = job.parallel().tensor();
-  if (!Divides(tensor, model.heads())) {
-    Add(problems, "parallel.tensor = %d does not divide model.heads = %d", tensor, model.heads());
-  }
-  const bool grouped = model.kv_heads() != model.heads();
-  if (grouped && !Divides(tensor, model.kv_heads()) && !Divides(model.kv_heads(), tensor)) {
-    Add(problems,
-        "parallel.tensor = %d and model.kv_heads = %d: one must divide the other, so that ranks "
-        "share out the key/value heads or share one",
-        tensor, model.kv_heads());
-  }
-  const int64_t tokens = Product({job.train().microbatch(), model.sequence()});
-  if (job.parallel().sequence_parallel() && !Divides(tensor, tokens)) {
-    Add(problems,
-        "parallel.sequence_parallel shares out train.microbatch %d x model.sequence %d = %d tokens "
-        "over parallel.tensor = %d ranks, which does not divide them",
-        job.train().microbatch(), model.sequence(), tokens, tensor);
-  }
-}
-
-void PipelineRules(const JobSpec& job, Problems* problems) {
-  if (job.model().layers() > 0 && job.parallel().pipeline() > job.model().layers()) {
-    Add(problems,
-        "parallel.pipeline = %d is more than model.layers = %d; every stage holds at least one "
-        "layer",
-        job.parallel().pipeline(), job.model().layers());
-  }
-}
-
 // The rate would jump from peak_lr into the middle of the decay.
 void LearningRateRules(const JobSpec& job, Problems* problems) {
   const OptimizerSpec& optimizer = job.optimizer();
@@ -289,34 +219,6 @@ void LearningRateRules(const JobSpec& job, Problems* problems) {
       "optimizer.warmup_steps = %d and the decay of schedule WSD over the last %g of train.steps = "
       "%d overlap; make warmup_steps or decay_fraction smaller",
       optimizer.warmup_steps(), decay, job.train().steps());
-}
-
-constexpr int64_t kMostMicrobatches = 65536;
-
-// Data ranks count as 1 while nobody knows their number.
-void BatchRules(const JobSpec& job, Problems* problems) {
-  const TrainSpec& train = job.train();
-  const int data_ranks = job.parallel().data();
-  const int64_t pass = Product({train.microbatch(), data_ranks});
-  if (!Divides(pass, train.global_batch())) {
-    Add(problems,
-        "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d; "
-        "make "
-        "it one, or train.microbatch smaller",
-        train.global_batch(), train.microbatch(), data_ranks, pass);
-  } else if (pass > 0 && train.global_batch() / pass > kMostMicrobatches) {
-    Add(problems,
-        "train.global_batch = %d is %d micro-batches of train.microbatch %d x %d data ranks; at "
-        "most %d can be scheduled in a step: make train.microbatch larger",
-        train.global_batch(), train.global_batch() / pass, train.microbatch(), data_ranks,
-        kMostMicrobatches);
-  }
-}
-
-void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
-  if (Divides(parallel.expert(), parallel.data())) return;
-  Add(problems, "parallel.expert = %d does not divide parallel.data = %d", parallel.expert(),
-      parallel.data());
 }
 
 // Sizes that are fine one by one and too large together: byte offsets must stay below 2^62.
@@ -365,12 +267,8 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   HeadRules(job.model(), &problems);
   MoeRules(job, &problems);
   DataRules(job, &problems);
-  RankRules(job.parallel(), ranks, &problems);
-  TensorRules(job, &problems);
-  PipelineRules(job, &problems);
   LearningRateRules(job, &problems);
-  BatchRules(job, &problems);
-  if (ranks > 0 || asked.parallel().data() > 0) ExpertRanks(job.parallel(), &problems);
+  LayoutProblems(job, ranks, ranks > 0 || asked.parallel().data() > 0, &problems);
   SizeLimits(job, &problems);
   for (std::string& problem : TextProblems(asked)) problems.push_back(std::move(problem));
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));

@@ -1,0 +1,97 @@
+#include "proto/layout_rules.h"
+
+#include <cstdint>
+
+namespace twinstream {
+namespace {
+
+// data is 0 when the other axes do not divide the ranks.
+void RankRules(const ParallelSpec& parallel, int ranks, Problems* problems) {
+  const int64_t others = Product({parallel.tensor(), parallel.context(), parallel.pipeline()});
+  if (others == 0 || ranks < 1) return;
+  if (parallel.data() == 0) {
+    Add(problems,
+        "%d ranks do not divide by parallel.tensor %d x context %d x pipeline %d = %d; start a "
+        "multiple of %d ranks or change the layout",
+        ranks, parallel.tensor(), parallel.context(), parallel.pipeline(), others, others);
+  }
+  const int64_t needed = Product({others, parallel.data()});
+  if (needed != 0 && needed != ranks) {
+    Add(problems,
+        "parallel.tensor %d x context %d x data %d x pipeline %d = %d ranks, but there are %d; "
+        "start %d ranks, or set parallel.data to 0 for whatever is left of them",
+        parallel.tensor(), parallel.context(), parallel.data(), parallel.pipeline(), needed, ranks,
+        needed);
+  }
+}
+
+void TensorRules(const JobSpec& job, Problems* problems) {
+  const ModelSpec& model = job.model();
+  const int64_t tensor = job.parallel().tensor();
+  if (!Divides(tensor, model.heads())) {
+    Add(problems, "parallel.tensor = %d does not divide model.heads = %d", tensor, model.heads());
+  }
+  const bool grouped = model.kv_heads() != model.heads();
+  if (grouped && !Divides(tensor, model.kv_heads()) && !Divides(model.kv_heads(), tensor)) {
+    Add(problems,
+        "parallel.tensor = %d and model.kv_heads = %d: one must divide the other, so that ranks "
+        "share out the key/value heads or share one",
+        tensor, model.kv_heads());
+  }
+  const int64_t tokens = Product({job.train().microbatch(), model.sequence()});
+  if (job.parallel().sequence_parallel() && !Divides(tensor, tokens)) {
+    Add(problems,
+        "parallel.sequence_parallel shares out train.microbatch %d x model.sequence %d = %d tokens "
+        "over parallel.tensor = %d ranks, which does not divide them",
+        job.train().microbatch(), model.sequence(), tokens, tensor);
+  }
+}
+
+void PipelineRules(const JobSpec& job, Problems* problems) {
+  if (job.model().layers() > 0 && job.parallel().pipeline() > job.model().layers()) {
+    Add(problems,
+        "parallel.pipeline = %d is more than model.layers = %d; every stage holds at least one "
+        "layer",
+        job.parallel().pipeline(), job.model().layers());
+  }
+}
+
+constexpr int64_t kMostMicrobatches = 65536;
+
+// Data ranks count as 1 while nobody knows their number.
+void BatchRules(const JobSpec& job, Problems* problems) {
+  const TrainSpec& train = job.train();
+  const int data_ranks = job.parallel().data();
+  const int64_t pass = Product({train.microbatch(), data_ranks});
+  if (!Divides(pass, train.global_batch())) {
+    Add(problems,
+        "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d; "
+        "make "
+        "it one, or train.microbatch smaller",
+        train.global_batch(), train.microbatch(), data_ranks, pass);
+  } else if (pass > 0 && train.global_batch() / pass > kMostMicrobatches) {
+    Add(problems,
+        "train.global_batch = %d is %d micro-batches of train.microbatch %d x %d data ranks; at "
+        "most %d can be scheduled in a step: make train.microbatch larger",
+        train.global_batch(), train.global_batch() / pass, train.microbatch(), data_ranks,
+        kMostMicrobatches);
+  }
+}
+
+void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
+  if (Divides(parallel.expert(), parallel.data())) return;
+  Add(problems, "parallel.expert = %d does not divide parallel.data = %d", parallel.expert(),
+      parallel.data());
+}
+
+}  // namespace
+
+void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems) {
+  RankRules(job.parallel(), ranks, problems);
+  TensorRules(job, problems);
+  PipelineRules(job, problems);
+  BatchRules(job, problems);
+  if (data_ranks_known) ExpertRanks(job.parallel(), problems);
+}
+
+}  // namespace twinstream

@@ -1,0 +1,13 @@
+// What the parallel layout must keep, alone and with the model and the batch.
+#pragma once
+
+#include "proto/job.pb.h"
+#include "proto/problems.h"
+
+namespace twinstream {
+
+// job: resolved for `ranks` ranks (0: unknown). data_ranks_known: parallel.data was given or
+// follows from the ranks.
+void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems);
+
+}  // namespace twinstream
