@@ -26,7 +26,8 @@ StageOptions OptionsOf(const JobSpec& job, const ProcessGrid& grid) {
           .first = stage == 0,
           .last = stage == stages - 1,
           .z_loss = static_cast<float>(job.train().z_loss()),
-          .gradient_scale = static_cast<float>(1.0 / targets)};
+          .gradient_scale = static_cast<float>(1.0 / targets),
+          .recompute = job.parallel().recompute()};
 }
 
 // This rank's program and what the checker says of all ranks' together.

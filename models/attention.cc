@@ -104,12 +104,18 @@ QkvTensors Attention::Qkv(Saved saved) const {
           .scales = q_norm_ == nullptr ? Tensor() : saved[kScales]};
 }
 
-void Attention::Forward(Tensor h, Tensor o, Saved saved) {
+void Attention::ProjectIn(Tensor h, Saved saved) {
+  context_.ops.Matmul(saved[kQkv], h, qkv_->value, {.transpose_b = true});
+}
+
+void Attention::Core(Saved saved) {
   const Ops& ops = context_.ops;
-  ops.Matmul(saved[kQkv], h, qkv_->value, {.transpose_b = true});
   ops.QkvForward(shape_, context_.eps(), Qkv(saved));
   ops.AttentionForward(shape_, saved[kContext], saved[kLse], saved[kQ], saved[kK], saved[kV]);
-  ops.Matmul(o, saved[kContext], out_->value, {.transpose_b = true});
+}
+
+void Attention::ProjectOut(Tensor o, Saved saved) {
+  context_.ops.Matmul(o, saved[kContext], out_->value, {.transpose_b = true});
 }
 
 void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {

@@ -14,8 +14,11 @@ class Attention final : public Layer {
   Attention(ModelContext& context, int64_t layer, bool qkv_norm);
 
   std::vector<TensorSpec> SavedSpecs() const override;
+  size_t projected() const override { return 1; }
   int64_t ScratchBytes() const override;
-  void Forward(Tensor h, Tensor o, Saved saved) override;
+  void ProjectIn(Tensor h, Saved saved) override;
+  void Core(Saved saved) override;
+  void ProjectOut(Tensor o, Saved saved) override;
   void BackwardInput(Tensor d_o, Tensor dh, Saved saved) override;
   void BackwardWeight(Tensor h, Tensor d_o, Saved saved) override;
 

@@ -36,9 +36,13 @@ std::vector<TensorSpec> Mlp::SavedSpecs() const {
 
 int64_t Mlp::ScratchBytes() const { return BytesFor({SavedSpecs()[kActivation]}); }
 
-void Mlp::Forward(Tensor h, Tensor o, Saved saved) {
+void Mlp::ProjectIn(Tensor h, Saved saved) {
   context_.ops.Matmul(saved[kUp], h, up_->value, {.transpose_b = true});
-  context_.ops.SwiGluForward(saved[kActivation], saved[kUp]);
+}
+
+void Mlp::Core(Saved saved) { context_.ops.SwiGluForward(saved[kActivation], saved[kUp]); }
+
+void Mlp::ProjectOut(Tensor o, Saved saved) {
   context_.ops.Matmul(o, saved[kActivation], down_->value, {.transpose_b = true});
 }
 

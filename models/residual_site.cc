@@ -42,26 +42,34 @@ ResidualSite StreamSite::Rule() const {
           .read = has_read_ ? &read_ : nullptr};
 }
 
+// The tensors of a site that reads only.
+ResidualForwardTensors StreamSite::ReadTensors(const SiteTensors& here) const {
+  return {.x = here.x,
+          .y = here.y,
+          .x_weight = ValueOf(x_weight_),
+          .y_weight = ValueOf(y_weight_),
+          .input_weight = ValueOf(input_weight_),
+          .scales = here.scales,
+          .h = here.h ? context_.region.Own(here.h) : Tensor()};
+}
+
 void StreamSite::Forward(const SiteTensors& before, Tensor o, const SiteTensors& here) const {
-  ResidualForwardTensors t = {.o = o,
-                              .output_weight = ValueOf(output_weight_),
-                              .x_out = here.x,
-                              .y_out = here.y,
-                              .x_weight = ValueOf(x_weight_),
-                              .y_weight = ValueOf(y_weight_),
-                              .input_weight = ValueOf(input_weight_),
-                              .scales = here.scales,
-                              .h = here.h ? context_.region.Own(here.h) : Tensor()};
+  ResidualForwardTensors t = ReadTensors(here);
   if (has_write_) {
     t.x = before.x;
-    if (here.y) t.y = before.y;  // else a y inside a layer ends here
+    t.y = here.y ? before.y : Tensor();  // a y inside a layer ends where none is stored
+    t.o = o;
     t.scales_before = before.scales;
     if (before_->read_.base_norm) t.x_weight_before = ValueOf(before_->x_weight_);
-  } else {
-    t.x = here.x;
-    t.y = here.y;
+    t.output_weight = ValueOf(output_weight_);
+    t.x_out = here.x;
+    t.y_out = here.y;
   }
   context_.ops.ResidualForward(Rule(), t);
+}
+
+void StreamSite::ReadAgain(const SiteTensors& here) const {
+  context_.ops.ResidualForward({.eps = context_.eps(), .read = &read_}, ReadTensors(here));
 }
 
 void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here,

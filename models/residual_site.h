@@ -36,12 +36,15 @@ class StreamSite {
   // o: [n, C] output of the block before. here.x, here.y are given where a stage starts, else
   // written.
   void Forward(const SiteTensors& before, Tensor o, const SiteTensors& here) const;
+  // Computes scales and h again from the streams that Forward stored.
+  void ReadAgain(const SiteTensors& here) const;
   // dx, dy: as in ResidualBackwardTensors, in place. dh: [n, C]. d_o: [n, C], written where there
   // is a write.
   void Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here, Tensor d_o) const;
 
  private:
   ResidualSite Rule() const;
+  ResidualForwardTensors ReadTensors(const SiteTensors& here) const;
 
   ModelContext& context_;
   const StreamSite* before_;

@@ -51,15 +51,15 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
 
   parameters_.end = context.parameters.size();
 
-  size_t next = 0;
   for (size_t s = 0; s < sites(); ++s) {
-    site_begin_.push_back(next);
-    next += SiteSpecs(s).size();
+    site_begin_.push_back(layout_.size());
+    const std::vector<TensorSpec> site = SiteSpecs(s);
+    for (size_t i = 0; i < site.size(); ++i) layout_.Add({site[i], s, KeepsOfSite(s, i)});
+    block_begin_.push_back(layout_.size());
     if (s == blocks()) break;
-    block_begin_.push_back(next);
-    next += blocks_[s]->SavedSpecs().size();
+    const std::vector<TensorSpec> block = blocks_[s]->SavedSpecs();
+    for (size_t i = 0; i < block.size(); ++i) layout_.Add({block[i], s, KeepsOfBlock(s, i)});
   }
-  block_begin_.push_back(next);
 }
 
 TensorSpec TransformerStage::BoundarySpec() const {
@@ -91,16 +91,32 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
           {"d_output", DType::kF32, {d_output ? N : 0, C}}};
 }
 
-std::vector<TensorSpec> TransformerStage::SavedSpecs() const {
-  std::vector<TensorSpec> specs;
-  const auto append = [&](const std::vector<TensorSpec>& more) {
-    specs.insert(specs.end(), more.begin(), more.end());
-  };
-  for (size_t s = 0; s < sites(); ++s) {
-    append(SiteSpecs(s));
-    if (s < blocks()) append(blocks_[s]->SavedSpecs());
+// A stage begins with a layer: even sites are the inputs of layers.
+bool TransformerStage::KeepsOfSite(size_t site, size_t entry) const {
+  switch (static_cast<SiteIndex>(entry)) {
+    case kX:
+    case kY:
+    case kScales:
+    case kOutput:
+      return options_.recompute != ParallelSpec::FULL || site % 2 == 0;
+    case kH:  // the head leaves a gradient in its own
+      return options_.recompute == ParallelSpec::NONE || site == blocks();
+    case kDOutput:
+      return options_.recompute == ParallelSpec::NONE;
   }
-  return specs;
+  Die("unknown tensor of a site");
+}
+
+bool TransformerStage::KeepsOfBlock(size_t block, size_t entry) const {
+  switch (options_.recompute) {
+    case ParallelSpec::NONE:
+      return true;
+    case ParallelSpec::SELECTIVE:
+      return entry < blocks_[block]->projected();
+    case ParallelSpec::FULL:
+      return false;
+  }
+  Die("unknown recomputation");
 }
 
 int64_t TransformerStage::ScratchBytes() const {
@@ -109,7 +125,7 @@ int64_t TransformerStage::ScratchBytes() const {
   // Stream gradients (a lone stage), that of a y inside a layer, a block's input gradient, and its
   // output or the embedding's gradient.
   const TensorSpec full = {"full", DType::kF32, {context_.tokens(), context_.hidden()}};
-  return most + BytesFor({BoundarySpec(), full, full, full});
+  return most + layout_.ScratchBytes() + BytesFor({BoundarySpec(), full, full, full});
 }
 
 void TransformerStage::SetBatch(Pass pass, Tensor tokens, Tensor targets, Tensor sums) {
@@ -129,7 +145,7 @@ Tensor TransformerStage::Stream(Tensor streams, int stream) const {
 }
 
 SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
-  const Tensor* saved = &slot.saved[site_begin_[site]];
+  const Tensor* saved = &saved_[site_begin_[site]];
   SiteTensors t = {.x = saved[kX], .scales = saved[kScales], .h = saved[kH]};
   if (streams_ == 2 || sites_[site]->sets_y()) t.y = saved[kY];
   if (sites_[site]->keeps_output()) t.o = context_.region.Own(saved[kOutput]);
@@ -146,36 +162,65 @@ SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
   return t;
 }
 
-Saved TransformerStage::BlockSaved(const Slot& slot, size_t block) const {
-  return Saved(slot.saved)
-      .subspan(block_begin_[block], site_begin_[block + 1] - block_begin_[block]);
+Saved TransformerStage::BlockSaved(size_t block) const {
+  return saved_.subspan(block_begin_[block], site_begin_[block + 1] - block_begin_[block]);
 }
 
 // Where tokens are not sharded, d_o takes the place of the x that the block's write produced: the
 // site's backward is the last to read it, row by row as it writes d_o.
 Tensor TransformerStage::OutputGradient(const Slot& slot, size_t block) const {
-  if (context_.region.shards_tokens()) return slot.saved[site_begin_[block] + kDOutput];
+  if (context_.region.shards_tokens()) return saved_[site_begin_[block] + kDOutput];
   return SiteIn(slot, block + 1).x;
 }
 
 void TransformerStage::Forward(int micro_batch, Slot& slot) {
-  const TensorRegion& region = context_.region;
-  if (embedding_) embedding_->Forward(tokens_.At(micro_batch), slot.saved[site_begin_[0] + kX]);
-  sites_[0]->Forward({}, {}, SiteIn(slot, 0));
-
   ScratchScope scope(*context_.scratch);
-  const Tensor scratch_o =
-      context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
-  for (size_t b = 0; b < blocks(); ++b) {
-    const SiteTensors site = SiteIn(slot, b);
-    const Tensor o =
-        sites_[b + 1]->keeps_output() ? slot.saved[site_begin_[b + 1] + kOutput] : scratch_o;
-    region.Enter(site.h);
-    blocks_[b]->Forward(site.h, o, BlockSaved(slot, b));
-    region.Leave(o);
-    sites_[b + 1]->Forward(site, region.Own(o), SiteIn(slot, b + 1));
-  }
+  saved_ = layout_.View(slot.saved, *context_.scratch);
+  if (embedding_) embedding_->Forward(tokens_.At(micro_batch), saved_[site_begin_[0] + kX]);
+  sites_[0]->Forward({}, {}, SiteIn(slot, 0));
+  const Tensor o = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  for (size_t b = 0; b < blocks(); ++b) RunBlock(slot, b, o);
   if (head_) RunHead(micro_batch, SiteIn(slot, blocks()).h);
+}
+
+// A block, and the site after it. scratch_o: memory for an output that is not kept.
+void TransformerStage::RunBlock(const Slot& slot, size_t block, Tensor scratch_o) {
+  const SiteTensors site = SiteIn(slot, block);
+  const Saved saved = BlockSaved(block);
+  const Tensor o =
+      sites_[block + 1]->keeps_output() ? saved_[site_begin_[block + 1] + kOutput] : scratch_o;
+  context_.region.Enter(site.h);
+  blocks_[block]->ProjectIn(site.h, saved);
+  blocks_[block]->Core(saved);
+  blocks_[block]->ProjectOut(o, saved);
+  context_.region.Leave(o);
+  sites_[block + 1]->Forward(site, context_.region.Own(o), SiteIn(slot, block + 1));
+}
+
+// Before the backward of `block`: what the forward did not keep of it, with FULL what it did not
+// keep of its layer, whose backward begins with the MLP.
+void TransformerStage::Recompute(const Slot& slot, size_t block) {
+  const auto read_again = [&](size_t site) { sites_[site]->ReadAgain(SiteIn(slot, site)); };
+  const auto enter = [&](size_t site) { context_.region.Enter(SiteIn(slot, site).h); };
+  switch (options_.recompute) {
+    case ParallelSpec::NONE:
+      return;
+    case ParallelSpec::SELECTIVE:
+      read_again(block);
+      enter(block);
+      return blocks_[block]->Core(BlockSaved(block));
+    case ParallelSpec::FULL: {
+      if (block % 2 == 0) return;
+      ScratchScope scope(*context_.scratch);
+      const Tensor o =
+          context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+      read_again(block - 1);
+      RunBlock(slot, block - 1, o);
+      enter(block);
+      blocks_[block]->ProjectIn(SiteIn(slot, block).h, BlockSaved(block));
+      return blocks_[block]->Core(BlockSaved(block));
+    }
+  }
 }
 
 void TransformerStage::RunHead(int micro_batch, Tensor h) {
@@ -197,6 +242,7 @@ void TransformerStage::RunHead(int micro_batch, Tensor h) {
 void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
   const TensorRegion& region = context_.region;
   ScratchScope scope(*context_.scratch);
+  saved_ = layout_.View(slot.saved, *context_.scratch);
   const TensorSpec boundary = BoundarySpec();
   const Tensor streams = has_next() ? slot.d_output
                          : has_previous()
@@ -217,7 +263,9 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
     const Tensor d_o = OutputGradient(slot, b);
     sites_[b + 1]->Backward(dx, dy, own_dh, SiteIn(slot, b + 1), region.Own(d_o));
     region.LeaveBackward(d_o);
-    blocks_[b]->BackwardInput(d_o, dh, BlockSaved(slot, b));
+    Recompute(slot, b);
+    blocks_[b]->BackwardInput(d_o, dh, BlockSaved(b));
+    if (options_.recompute != ParallelSpec::NONE) BackwardBlockWeight(slot, b);
     region.EnterBackward(dh);
     own_dh = region.Own(dh);
   }
@@ -252,10 +300,17 @@ void TransformerStage::BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy) 
   embedding_->Backward(tokens_.At(micro_batch), d_embedding);
 }
 
+// What is computed again does not last: then BackwardInput has done each block's already.
 void TransformerStage::BackwardWeight(int /*micro_batch*/, Slot& slot) {
-  for (size_t b = blocks(); b-- > 0;) {
-    blocks_[b]->BackwardWeight(SiteIn(slot, b).h, OutputGradient(slot, b), BlockSaved(slot, b));
-  }
+  if (options_.recompute != ParallelSpec::NONE) return;
+  ScratchScope scope(*context_.scratch);
+  saved_ = layout_.View(slot.saved, *context_.scratch);
+  for (size_t b = blocks(); b-- > 0;) BackwardBlockWeight(slot, b);
+}
+
+void TransformerStage::BackwardBlockWeight(const Slot& slot, size_t block) {
+  blocks_[block]->BackwardWeight(SiteIn(slot, block).h, OutputGradient(slot, block),
+                                 BlockSaved(block));
 }
 
 }  // namespace twinstream

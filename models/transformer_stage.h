@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "models/activation_layout.h"
 #include "models/context.h"
 #include "models/embedding.h"
 #include "models/layer.h"
@@ -21,6 +22,10 @@ struct StageOptions {
   bool first = true, last = true;  // holds the embedding, the head
   float z_loss = 0;
   float gradient_scale = 1;  // of each target's loss: 1 / targets of the global batch
+  // What the forward does not keep: NONE: nothing. SELECTIVE: what comes without a matrix product
+  // from the streams and the blocks' first products: h, attention's core, the activation. FULL: all
+  // but the streams between layers.
+  ParallelSpec::Recompute recompute = ParallelSpec::NONE;
 };
 
 class TransformerStage final : public Stage {
@@ -44,7 +49,7 @@ class TransformerStage final : public Stage {
   TensorSpec BoundarySpec() const override;
   bool has_previous() const override { return !options_.first; }
   bool has_next() const override { return !options_.last; }
-  std::vector<TensorSpec> SavedSpecs() const override;
+  std::vector<TensorSpec> SavedSpecs() const override { return layout_.SlotSpecs(); }
   void Forward(int micro_batch, Slot& slot) override;
   void BackwardInput(int micro_batch, Slot& slot) override;
   void BackwardWeight(int micro_batch, Slot& slot) override;
@@ -53,12 +58,17 @@ class TransformerStage final : public Stage {
   size_t sites() const { return sites_.size(); }  // blocks + 1
   size_t blocks() const { return blocks_.size(); }
   std::vector<TensorSpec> SiteSpecs(size_t site) const;
+  bool KeepsOfSite(size_t site, size_t entry) const;
+  bool KeepsOfBlock(size_t block, size_t entry) const;
   SiteTensors SiteIn(const Slot& slot, size_t site) const;
-  Saved BlockSaved(const Slot& slot, size_t block) const;
+  Saved BlockSaved(size_t block) const;
+  void RunBlock(const Slot& slot, size_t block, Tensor scratch_o);
+  void Recompute(const Slot& slot, size_t block);
   Tensor OutputGradient(const Slot& slot, size_t block) const;  // d_o of a block, full [N, C]
   // Of [S, n, C]; absent beyond the scheme's streams.
   Tensor Stream(Tensor streams, int stream) const;
   void RunHead(int micro_batch, Tensor h);
+  void BackwardBlockWeight(const Slot& slot, size_t block);
   Tensor InnerStreamGradient();  // [n, C], in scratch
   void BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy);
 
@@ -68,7 +78,9 @@ class TransformerStage final : public Stage {
   int streams_;
   std::vector<std::unique_ptr<StreamSite>> sites_;
   std::vector<std::unique_ptr<Layer>> blocks_;
-  std::vector<size_t> site_begin_, block_begin_;  // index of the first saved tensor
+  ActivationLayout layout_;
+  std::vector<size_t> site_begin_, block_begin_;  // index of the first tensor in layout_
+  Saved saved_;                                   // all of layout_ in the pass under way
   std::optional<Embedding> embedding_;
   std::optional<LmHead> head_;
 

@@ -47,17 +47,6 @@ bool IsBuilt(ParallelSpec::Schedule schedule) {
   return false;
 }
 
-bool IsBuilt(ParallelSpec::Recompute recompute) {
-  switch (recompute) {
-    case ParallelSpec::NONE:
-      return true;
-    case ParallelSpec::SELECTIVE:
-    case ParallelSpec::FULL:
-      return false;
-  }
-  return false;
-}
-
 bool IsBuilt(TrainSpec::Precision precision) {
   switch (precision) {
     case TrainSpec::FP32:
@@ -138,7 +127,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireNumber("parallel.expert", parallel.expert(), 1, &problems);
   RequireNumber("parallel.virtual_stages", parallel.virtual_stages(), 1, &problems);
   RequireBuilt("parallel.schedule", parallel.schedule(), &problems);
-  RequireBuilt("parallel.recompute", parallel.recompute(), &problems);
   RequireBuilt("train.precision", job.train().precision(), &problems);
   RequireBuilt("train.device", job.train().device(), &problems);
   RequireBuilt("train.on_nonfinite", job.train().on_nonfinite(), &problems);

@@ -56,6 +56,15 @@ void PipelineRules(const JobSpec& job, Problems* problems) {
   }
 }
 
+void RecomputeRules(const ParallelSpec& parallel, Problems* problems) {
+  if (parallel.schedule() != ParallelSpec::ZERO_BUBBLE) return;
+  if (parallel.recompute() == ParallelSpec::NONE) return;
+  Add(problems,
+      "parallel.recompute = %s frees what parallel.schedule = ZERO_BUBBLE keeps for its late weight "
+      "gradients; use recompute NONE, or schedule ONE_F_ONE_B or INTERLEAVED",
+      ParallelSpec::Recompute_Name(parallel.recompute()));
+}
+
 constexpr int64_t kMostMicrobatches = 65536;
 
 // Data ranks count as 1 while nobody knows their number.
@@ -90,6 +99,7 @@ void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Proble
   RankRules(job.parallel(), ranks, problems);
   TensorRules(job, problems);
   PipelineRules(job, problems);
+  RecomputeRules(job.parallel(), problems);
   BatchRules(job, problems);
   if (data_ranks_known) ExpertRanks(job.parallel(), problems);
 }

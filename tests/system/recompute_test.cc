@@ -1,0 +1,68 @@
+// Recomputation changes memory and never a bit, whatever the scheme.
+#include "gtest/gtest.h"
+#include "parallel/thread_transport.h"
+#include "tests/testing/golden_run.h"
+
+namespace twinstream::testing {
+namespace {
+
+// Alone; with the sums of tensor parallelism around blocks; with sharded tokens and two stages.
+std::vector<ParallelSpec> Layouts() {
+  std::vector<ParallelSpec> layouts(3);
+  layouts[1].set_tensor(2);
+  layouts[2].set_tensor(2);
+  layouts[2].set_sequence_parallel(true);
+  layouts[2].set_pipeline(2);
+  return layouts;
+}
+
+class RecomputeTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RecomputeTest, ChangesNoBit) {
+  const GoldenRun golden(GetParam());
+  for (ParallelSpec layout : Layouts()) {
+    const auto train = [&](ParallelSpec::Recompute mode) {
+      layout.set_recompute(mode);
+      return golden.Train(golden.Job(layout, 1, layout.tensor() * layout.pipeline()));
+    };
+    const TrainedRun kept = train(ParallelSpec::NONE);
+    for (ParallelSpec::Recompute mode : {ParallelSpec::SELECTIVE, ParallelSpec::FULL}) {
+      const TrainedRun again = train(mode);
+      const std::string name = layout.ShortDebugString();
+      EXPECT_EQ(again.losses, kept.losses) << name;
+      EXPECT_EQ(again.gradient_norms, kept.gradient_norms) << name;
+      EXPECT_TRUE(again.gradients == kept.gradients) << name;
+      EXPECT_TRUE(again.weights == kept.weights) << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, RecomputeTest, ::testing::ValuesIn(DenseGoldenFiles()),
+                         [](const ::testing::TestParamInfo<std::string>& file) {
+                           return file.param;
+                         });
+
+// Bytes planned for activations of a model of 8 layers; scratch included, because what is computed
+// again goes there.
+int64_t PlannedActivations(ParallelSpec::Recompute mode) {
+  const GoldenRun golden("lm_siamese_hybrid_pre");
+  JobSpec job = golden.Job({}, 4, 1);
+  job.mutable_model()->set_layers(8);
+  job.mutable_parallel()->set_recompute(mode);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  ThreadHub hub(1);
+  ThreadTransport transport(hub, 0);
+  const Trainer trainer(job, Purpose::kTraining, 1, *device, transport);
+  return trainer.memory().activations + trainer.memory().scratch;
+}
+
+TEST(RecomputeMemory, EachModePlansForLess) {
+  const int64_t none = PlannedActivations(ParallelSpec::NONE);
+  const int64_t selective = PlannedActivations(ParallelSpec::SELECTIVE);
+  const int64_t full = PlannedActivations(ParallelSpec::FULL);
+  EXPECT_LT(selective, 2 * none / 3);
+  EXPECT_LT(full, selective / 2);
+}
+
+}  // namespace
+}  // namespace twinstream::testing
