@@ -60,7 +60,8 @@ void RecomputeRules(const ParallelSpec& parallel, Problems* problems) {
   if (parallel.schedule() != ParallelSpec::ZERO_BUBBLE) return;
   if (parallel.recompute() == ParallelSpec::NONE) return;
   Add(problems,
-      "parallel.recompute = %s frees what parallel.schedule = ZERO_BUBBLE keeps for its late weight "
+      "parallel.recompute = %s frees what parallel.schedule = ZERO_BUBBLE keeps for its late "
+      "weight "
       "gradients; use recompute NONE, or schedule ONE_F_ONE_B or INTERLEAVED",
       ParallelSpec::Recompute_Name(parallel.recompute()));
 }
