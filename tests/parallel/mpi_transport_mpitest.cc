@@ -31,7 +31,7 @@ void CheckParts() {
 // Ranks that wait must leave the cores to the others, however many ranks there are: without that,
 // each barrier takes a time slice of the scheduler per rank.
 void CheckThatWaitingRanksYield(Runtime& runtime) {
-  constexpr int kMostRounds = 400, kBarriers = 50;
+  constexpr int kMostRounds = 100, kBarriers = 50;
   constexpr double kLimit = 2e-3;                         // seconds per barrier
   double best = std::numeric_limits<double>::infinity();  // other programs take some rounds
   for (int round = 0; round < kMostRounds && best >= kLimit; ++round) {
