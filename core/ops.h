@@ -101,6 +101,12 @@ struct AttentionShape {
   int64_t rows() const { return batch * sequence; }
 };
 
+// Tokens [query_begin, query_end) of one part of a sequence, all of which see the keys of tokens
+// [key_begin, key_end), at least one, of an earlier part.
+struct AttentionRectangle {
+  int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
+};
+
 struct QkvTensors {
   Tensor qkv;                     // [B*T, (H + 2K) D]: q heads, k heads, v heads
   Tensor q, k, v;                 // [B, H|K, T, D]
@@ -143,6 +149,16 @@ class Ops {
   virtual void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
                                  Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
                                  Tensor v) const = 0;
+  // The same where k and v are another part of the sequence, for one rectangle of scores, without a
+  // mask. Forward takes it into out and lse, which hold the result over other keys (ring attention,
+  // arXiv 2310.01889); backward takes those of all keys and adds to dq, dk, dv.
+  virtual void AttentionMergeForward(const AttentionShape& shape,
+                                     const AttentionRectangle& rectangle, Tensor out, Tensor lse,
+                                     Tensor q, Tensor k, Tensor v) const = 0;
+  virtual void AttentionMergeBackward(const AttentionShape& shape,
+                                      const AttentionRectangle& rectangle, Tensor dq, Tensor dk,
+                                      Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                                      Tensor k, Tensor v) const = 0;
 
   // up: [N, 2F], value columns then gate columns. out = silu(gate) . value: [N, F].
   virtual void SwiGluForward(Tensor out, Tensor up) const = 0;

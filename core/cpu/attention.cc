@@ -1,6 +1,7 @@
-// Causal attention in blocks of query rows: a thread holds the scores of one block of one head, and
-// backward recomputes them from the saved log-sum-exp. Columns beyond a block's last row are never
-// computed.
+// Attention in blocks of query rows: a thread holds the scores of one block of one head, and
+// backward recomputes them from the saved log-sum-exp. The scores of a call are a causal triangle,
+// whose results are written, or a rectangle, whose results are merged with those of earlier calls.
+// Columns beyond a triangle's block's last row are never computed.
 //   S = q k' / sqrt(D)   P = softmax(S)   O = P v
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
@@ -18,15 +19,42 @@ namespace {
 // 64 rows of scores over 2048 keys are the second-level cache's size.
 constexpr int64_t kBlockRows = 64;
 
-// Query rows [begin, end) of one head; they see keys [0, end).
+// Query rows [begin, end) of one head and the keys [key_begin, key_end) that the last of them sees.
+// The first one does not see the last `hidden` of these, the second one key more, and so on.
 struct Block {
-  int64_t begin, end;
+  int64_t begin, end, key_begin, key_end, hidden;
   int64_t rows() const { return end - begin; }
+  int64_t keys() const { return key_end - key_begin; }
+  int64_t Visible(int64_t i) const { return keys() - std::max<int64_t>(0, hidden - i); }
 };
 
-int64_t BlockCount(int64_t T) { return (T + kBlockRows - 1) / kBlockRows; }
+enum class Form { kTriangle, kRectangle };
 
-Block BlockAt(int64_t T, int64_t i) { return {i * kBlockRows, std::min(T, (i + 1) * kBlockRows)}; }
+// The scores that a call computes of every head.
+struct Area {
+  Form form;
+  AttentionRectangle rows;  // the triangle's bounds, or the rectangle
+
+  static Area Triangle(int64_t T) { return {Form::kTriangle, {.query_end = T, .key_end = T}}; }
+  static Area Rectangle(const AttentionRectangle& rectangle, int64_t T) {
+    const auto [query_begin, query_end, key_begin, key_end] = rectangle;
+    Check(0 <= query_begin && query_begin <= query_end && query_end <= T && 0 <= key_begin &&
+              key_begin < key_end && key_end <= T,
+          "queries %d to %d against keys %d to %d of %d tokens", query_begin, query_end, key_begin,
+          key_end, T);
+    return {Form::kRectangle, rectangle};
+  }
+  int64_t keys() const { return rows.key_end - rows.key_begin; }
+  int64_t blocks() const {
+    return (rows.query_end - rows.query_begin + kBlockRows - 1) / kBlockRows;
+  }
+  Block At(int64_t i) const {
+    const int64_t begin = rows.query_begin + i * kBlockRows,
+                  end = std::min(rows.query_end, begin + kBlockRows);
+    if (form == Form::kTriangle) return {begin, end, 0, end, end - begin - 1};
+    return {begin, end, rows.key_begin, rows.key_end, 0};
+  }
+};
 
 Tensor Matrix(float* data, int64_t rows, int64_t columns) {
   return Tensor(reinterpret_cast<std::byte*>(data), DType::kF32, Shape{rows, columns});
@@ -49,9 +77,12 @@ struct HeadMajor {
     Check(tensor.elements() == shape.batch * count * T * D, "heads %s for [%d, %d, %d, %d]",
           tensor.shape(), shape.batch, count, T, D);
   }
-  // Rows [begin, end) of head (b, i): [rows, D].
-  Tensor Rows(int64_t b, int64_t i, int64_t begin, int64_t end) const {
-    return Matrix(data + ((b * count + i) * T + begin) * D, end - begin, D);
+  // A block's query rows, or the keys that they see, of head (b, i): [rows, D].
+  Tensor Queries(int64_t b, int64_t i, const Block& block) const {
+    return Matrix(data + ((b * count + i) * T + block.begin) * D, block.rows(), D);
+  }
+  Tensor Keys(int64_t b, int64_t i, const Block& block) const {
+    return Matrix(data + ((b * count + i) * T + block.key_begin) * D, block.keys(), D);
   }
 };
 
@@ -72,12 +103,12 @@ float ScoreScale(const AttentionShape& shape) {
   return 1 / std::sqrt(static_cast<float>(shape.head_dim));
 }
 
-// Causal softmax of unscaled scores [rows, end], in place but for the division: row i becomes
+// Softmax of unscaled scores [rows, keys], in place but for the division: row i becomes
 // exp(scale (s - max)), inverse_sum[i] = 1 / its sum, lse[i] its log-sum-exp.
 void SoftmaxRows(const Block& block, float scale, float* scores, float* inverse_sum, float* lse) {
   for (int64_t i = 0; i < block.rows(); ++i) {
-    float* row = scores + i * block.end;
-    const int64_t visible = block.begin + i + 1;
+    float* row = scores + i * block.keys();
+    const int64_t visible = block.Visible(i);
     float largest = row[0];
 #pragma omp simd reduction(max : largest)
     for (int64_t j = 0; j < visible; ++j) largest = std::max(largest, row[j]);
@@ -87,20 +118,20 @@ void SoftmaxRows(const Block& block, float scale, float* scores, float* inverse_
       row[j] = Exp(scale * (row[j] - largest));
       sum += row[j];
     }
-    std::fill(row + visible, row + block.end, 0.0F);
+    std::fill(row + visible, row + block.keys(), 0.0F);
     inverse_sum[i] = 1 / sum;
     lse[i] = scale * largest + std::log(sum);
   }
 }
 
-// scores [rows, end]: unscaled scores become probabilities. dscores: gradients of the
+// scores [rows, keys]: unscaled scores become probabilities. dscores: gradients of the
 // probabilities become gradients of the unscaled scores. delta[i] = sum of dO . O of row i.
 void SoftmaxRowsBackward(const Block& block, float scale, const float* lse, const float* delta,
                          float* scores, float* dscores) {
   for (int64_t i = 0; i < block.rows(); ++i) {
-    float* row = scores + i * block.end;
-    float* drow = dscores + i * block.end;
-    const int64_t visible = block.begin + i + 1;
+    float* row = scores + i * block.keys();
+    float* drow = dscores + i * block.keys();
+    const int64_t visible = block.Visible(i);
     const float row_lse = lse[i], row_delta = delta[i];
 #pragma omp simd
     for (int64_t j = 0; j < visible; ++j) {
@@ -108,8 +139,8 @@ void SoftmaxRowsBackward(const Block& block, float scale, const float* lse, cons
       row[j] = p;
       drow[j] = p * (drow[j] - row_delta) * scale;
     }
-    std::fill(row + visible, row + block.end, 0.0F);
-    std::fill(drow + visible, drow + block.end, 0.0F);
+    std::fill(row + visible, row + block.keys(), 0.0F);
+    std::fill(drow + visible, drow + block.keys(), 0.0F);
   }
 }
 
@@ -131,41 +162,59 @@ void GatherGradient(const Block& block, int64_t b, int64_t h, const TokenMajor& 
   }
 }
 
-}  // namespace
+// One row's softmax (part / its sum) v over further keys, and their log-sum-exp, taken into the
+// row's result over earlier keys.
+void MergeRow(int64_t D, const float* part, float inverse_sum, float part_lse, float* out,
+              float* lse) {
+  const float largest = std::max(*lse, part_lse);
+  const float merged = largest + std::log(std::exp(*lse - largest) + std::exp(part_lse - largest));
+  const float earlier = std::exp(*lse - merged),
+              further = std::exp(part_lse - merged) * inverse_sum;
+#pragma omp simd
+  for (int64_t d = 0; d < D; ++d) out[d] = earlier * out[d] + further * part[d];
+  *lse = merged;
+}
 
-void CpuOps::AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
-                              Tensor k, Tensor v) const {
+void Forward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor out,
+             Tensor lse, Tensor q, Tensor k, Tensor v) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
   const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
   const TokenMajor outputs(out, shape);
   float* lse_rows = lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
-  const int64_t blocks = BlockCount(T);
+  const int64_t blocks = area.blocks();
   // Neighbouring items are blocks of one head: a thread's range shares keys and values in cache.
   ParallelRows(shape.batch * H * blocks, 1, [&](int64_t begin, int64_t end) {
-    float* scores = ThreadScratch(kBlockRows * (T + D + 1));  // [rows, end]
-    float* product = scores + kBlockRows * T;                 // [rows, D]
-    float* inverse_sum = product + kBlockRows * D;            // [rows]
+    float* scores = ThreadScratch(kBlockRows * (area.keys() + D + 2));  // [rows, keys]
+    float* product = scores + kBlockRows * area.keys();                 // [rows, D]
+    float* inverse_sum = product + kBlockRows * D;                      // [rows]
+    float* block_lse = inverse_sum + kBlockRows;                        // [rows]
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / blocks / H, h = item / blocks % H, kv = h / (H / K);
-      const Block block = BlockAt(T, item % blocks);
-      const Tensor score_block = Matrix(scores, block.rows(), block.end);
-      Matmul(score_block, queries.Rows(b, h, block.begin, block.end),
-             keys.Rows(b, kv, 0, block.end), {.transpose_b = true});
-      SoftmaxRows(block, scale, scores, inverse_sum, lse_rows + (b * H + h) * T + block.begin);
-      Matmul(Matrix(product, block.rows(), D), score_block, values.Rows(b, kv, 0, block.end), {});
+      const Block block = area.At(item % blocks);
+      const Tensor score_block = Matrix(scores, block.rows(), block.keys());
+      ops.Matmul(score_block, queries.Queries(b, h, block), keys.Keys(b, kv, block),
+                 {.transpose_b = true});
+      SoftmaxRows(block, scale, scores, inverse_sum, block_lse);
+      ops.Matmul(Matrix(product, block.rows(), D), score_block, values.Keys(b, kv, block), {});
       for (int64_t i = 0; i < block.rows(); ++i) {
         float* to = outputs.Row(b, block.begin + i, h);
+        float* to_lse = lse_rows + (b * H + h) * T + block.begin + i;
+        if (area.form == Form::kRectangle) {
+          MergeRow(D, product + i * D, inverse_sum[i], block_lse[i], to, to_lse);
+          continue;
+        }
         for (int64_t d = 0; d < D; ++d) to[d] = product[i * D + d] * inverse_sum[i];
+        *to_lse = block_lse[i];
       }
     }
   });
 }
 
-void CpuOps::AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
-                               Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
-                               Tensor v) const {
+void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor dq,
+              Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
+              Tensor v) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
   const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
@@ -173,40 +222,68 @@ void CpuOps::AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk
   const TokenMajor outputs(out, shape), doutputs(dout, shape);
   const float* lse_rows = lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
+  const bool rectangle = area.form == Form::kRectangle;
 
   // The blocks of every query head of (b, kv) add to the same dk and dv: one thread takes them all.
-  // Blocks come last to first: the first one taken covers all keys, so it writes instead of adding.
+  // Blocks come last to first: a triangle's first one taken covers all keys, so it writes instead
+  // of adding.
   const auto group = [&](int64_t b, int64_t kv) {
-    float* scores = ThreadScratch(kBlockRows * (2 * T + D + 1));  // [rows, end]
-    float* dscores = scores + kBlockRows * T;                     // [rows, end]
-    float* do_rows = dscores + kBlockRows * T;                    // [rows, D]
-    float* delta = do_rows + kBlockRows * D;                      // [rows]
+    float* scores = ThreadScratch(kBlockRows * (2 * area.keys() + D + 1));  // [rows, keys]
+    float* dscores = scores + kBlockRows * area.keys();                     // [rows, keys]
+    float* do_rows = dscores + kBlockRows * area.keys();                    // [rows, D]
+    float* delta = do_rows + kBlockRows * D;                                // [rows]
     const int64_t first_head = kv * (H / K);
     for (int64_t h = first_head; h < first_head + H / K; ++h) {
-      for (int64_t i = BlockCount(T) - 1; i >= 0; --i) {
-        const Block block = BlockAt(T, i);
-        const bool add = h != first_head || block.end != T;
-        const Tensor q_block = queries.Rows(b, h, block.begin, block.end);
-        const Tensor k_block = keys.Rows(b, kv, 0, block.end);
+      for (int64_t i = area.blocks() - 1; i >= 0; --i) {
+        const Block block = area.At(i);
+        const bool add = rectangle || h != first_head || block.end != T;
+        const Tensor q_block = queries.Queries(b, h, block);
+        const Tensor k_block = keys.Keys(b, kv, block);
         const Tensor do_block = Matrix(do_rows, block.rows(), D);
-        const Tensor s_block = Matrix(scores, block.rows(), block.end);
-        const Tensor ds_block = Matrix(dscores, block.rows(), block.end);
+        const Tensor s_block = Matrix(scores, block.rows(), block.keys());
+        const Tensor ds_block = Matrix(dscores, block.rows(), block.keys());
         GatherGradient(block, b, h, doutputs, outputs, do_rows, delta);
-        Matmul(s_block, q_block, k_block, {.transpose_b = true});
-        Matmul(ds_block, do_block, values.Rows(b, kv, 0, block.end), {.transpose_b = true});
+        ops.Matmul(s_block, q_block, k_block, {.transpose_b = true});
+        ops.Matmul(ds_block, do_block, values.Keys(b, kv, block), {.transpose_b = true});
         SoftmaxRowsBackward(block, scale, lse_rows + (b * H + h) * T + block.begin, delta, scores,
                             dscores);
-        Matmul(dvalues.Rows(b, kv, 0, block.end), s_block, do_block,
-               {.transpose_a = true, .accumulate = add});
-        Matmul(dqueries.Rows(b, h, block.begin, block.end), ds_block, k_block, {});
-        Matmul(dkeys.Rows(b, kv, 0, block.end), ds_block, q_block,
-               {.transpose_a = true, .accumulate = add});
+        ops.Matmul(dvalues.Keys(b, kv, block), s_block, do_block,
+                   {.transpose_a = true, .accumulate = add});
+        ops.Matmul(dqueries.Queries(b, h, block), ds_block, k_block, {.accumulate = rectangle});
+        ops.Matmul(dkeys.Keys(b, kv, block), ds_block, q_block,
+                   {.transpose_a = true, .accumulate = add});
       }
     }
   };
   ParallelRows(shape.batch * K, 1, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) group(pair / K, pair % K);
   });
+}
+
+}  // namespace
+
+void CpuOps::AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
+                              Tensor k, Tensor v) const {
+  Forward(*this, shape, Area::Triangle(shape.sequence), out, lse, q, k, v);
+}
+
+void CpuOps::AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
+                               Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
+                               Tensor v) const {
+  Backward(*this, shape, Area::Triangle(shape.sequence), dq, dk, dv, dout, out, lse, q, k, v);
+}
+
+void CpuOps::AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
+                                   Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const {
+  Forward(*this, shape, Area::Rectangle(rectangle, shape.sequence), out, lse, q, k, v);
+}
+
+void CpuOps::AttentionMergeBackward(const AttentionShape& shape,
+                                    const AttentionRectangle& rectangle, Tensor dq, Tensor dk,
+                                    Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                                    Tensor k, Tensor v) const {
+  Backward(*this, shape, Area::Rectangle(rectangle, shape.sequence), dq, dk, dv, dout, out, lse, q,
+           k, v);
 }
 
 }  // namespace twinstream

@@ -18,6 +18,11 @@ class CpuOps final : public Ops {
                         Tensor v) const override;
   void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
                          Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const override;
+  void AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
+                             Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const override;
+  void AttentionMergeBackward(const AttentionShape& shape, const AttentionRectangle& rectangle,
+                              Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
+                              Tensor q, Tensor k, Tensor v) const override;
   void SwiGluForward(Tensor out, Tensor up) const override;
   void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const override;
   void EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const override;

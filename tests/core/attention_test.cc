@@ -32,15 +32,27 @@ struct Attention {
 
   AttentionInputs inputs() const { return {ToDouble(q), ToDouble(k), ToDouble(v)}; }
 
+  Tensor Rows(std::vector<float>& values) const {
+    return View(values, {shape.rows(), shape.heads * shape.head_dim});
+  }
+  Tensor Queries(std::vector<float>& values) const {
+    return View(values, {shape.batch, shape.heads, shape.sequence, shape.head_dim});
+  }
+  Tensor Keys(std::vector<float>& values) const {
+    return View(values, {shape.batch, shape.kv_heads, shape.sequence, shape.head_dim});
+  }
+  Tensor Lse() { return View(lse, {shape.batch, shape.heads, shape.sequence}); }
+
+  void RunForward(const Ops& ops) {
+    ops.AttentionForward(shape, Rows(out), Lse(), Queries(q), Keys(k), Keys(v));
+  }
+  void RunBackward(const Ops& ops) {
+    ops.AttentionBackward(shape, Queries(dq), Keys(dk), Keys(dv), Rows(dout), Rows(out), Lse(),
+                          Queries(q), Keys(k), Keys(v));
+  }
   void Run(const Ops& ops) {
-    const int64_t B = shape.batch, T = shape.sequence, H = shape.heads, K = shape.kv_heads,
-                  D = shape.head_dim;
-    const Shape rows{B * T, H * D}, query{B, H, T, D}, key{B, K, T, D};
-    ops.AttentionForward(shape, View(out, rows), View(lse, {B, H, T}), View(q, query), View(k, key),
-                         View(v, key));
-    ops.AttentionBackward(shape, View(dq, query), View(dk, key), View(dv, key), View(dout, rows),
-                          View(out, rows), View(lse, {B, H, T}), View(q, query), View(k, key),
-                          View(v, key));
+    RunForward(ops);
+    RunBackward(ops);
   }
 
   AttentionShape shape;
@@ -113,6 +125,107 @@ TEST(ReferenceAttention, GradientsEqualFiniteDifferences) {
   check(inputs.k, gradients.k);
   check(inputs.v, gradients.v);
 }
+
+// Tokens [begin, end) of a tensor [outer, T, inner].
+template <class Value>
+std::vector<Value> Tokens(const std::vector<Value>& all, int64_t outer, int64_t inner,
+                          int64_t begin, int64_t end) {
+  const int64_t T = static_cast<int64_t>(all.size()) / (outer * inner);
+  std::vector<Value> tokens;
+  for (int64_t i = 0; i < outer; ++i) {
+    tokens.insert(tokens.end(), all.begin() + (i * T + begin) * inner,
+                  all.begin() + (i * T + end) * inner);
+  }
+  return tokens;
+}
+
+// A sequence in parts of T tokens, each with tensors of its own. `shape`: of a part.
+struct Parts {
+  Parts(const AttentionShape& shape, const Attention& whole) {
+    const int64_t B = shape.batch, T = shape.sequence, H = shape.heads, K = shape.kv_heads,
+                  D = shape.head_dim;
+    for (int64_t p = 0; p < whole.shape.sequence / T; ++p) {
+      const auto cut = [&](const std::vector<float>& all, int64_t outer, int64_t inner) {
+        return Tokens(all, outer, inner, p * T, (p + 1) * T);
+      };
+      parts.emplace_back(shape);
+      parts.back().q = cut(whole.q, B * H, D);
+      parts.back().k = cut(whole.k, B * K, D);
+      parts.back().v = cut(whole.v, B * K, D);
+      parts.back().dout = cut(whole.dout, B, H * D);
+    }
+  }
+
+  // f(part, earlier, rectangle) for four rectangles of each pair.
+  template <class F>
+  void ForEachRectangle(F f) {
+    for (size_t p = 0; p < parts.size(); ++p) {
+      for (size_t earlier = 0; earlier < p; ++earlier) {
+        const int64_t T = parts[p].shape.sequence, query = T / 3, key = 1 + T / 2;
+        f(parts[p], parts[earlier], AttentionRectangle{0, query, 0, key});
+        f(parts[p], parts[earlier], AttentionRectangle{0, query, key, T});
+        f(parts[p], parts[earlier], AttentionRectangle{query, T, key, T});
+        f(parts[p], parts[earlier], AttentionRectangle{query, T, 0, key});
+      }
+    }
+  }
+
+  void Run(const Ops& ops) {
+    for (Attention& part : parts) part.RunForward(ops);
+    ForEachRectangle([&](Attention& part, Attention& earlier, const AttentionRectangle& seen) {
+      ops.AttentionMergeForward(part.shape, seen, part.Rows(part.out), part.Lse(),
+                                part.Queries(part.q), part.Keys(earlier.k), part.Keys(earlier.v));
+    });
+    for (Attention& part : parts) part.RunBackward(ops);
+    ForEachRectangle([&](Attention& part, Attention& earlier, const AttentionRectangle& seen) {
+      ops.AttentionMergeBackward(part.shape, seen, part.Queries(part.dq), part.Keys(earlier.dk),
+                                 part.Keys(earlier.dv), part.Rows(part.dout), part.Rows(part.out),
+                                 part.Lse(), part.Queries(part.q), part.Keys(earlier.k),
+                                 part.Keys(earlier.v));
+    });
+  }
+
+  std::vector<Attention> parts;
+};
+
+class CpuAttentionOfParts : public ::testing::TestWithParam<AttentionShape> {};
+
+TEST_P(CpuAttentionOfParts, MergesIntoTheWhole) {
+  const AttentionShape shape = GetParam();
+  constexpr int64_t kParts = 3;
+  AttentionShape whole_shape = shape;
+  whole_shape.sequence *= kParts;
+  const Attention whole(whole_shape);
+  Parts cut(shape, whole);
+  cut.Run(CpuOps());
+
+  const AttentionOutputs expected = ReferenceAttention(whole_shape, whole.inputs());
+  const AttentionInputs gradients =
+      ReferenceAttentionBackward(whole_shape, whole.inputs(), ToDouble(whole.dout));
+  const int64_t B = shape.batch, T = shape.sequence, H = shape.heads, K = shape.kv_heads,
+                D = shape.head_dim;
+  const double tolerance = Float32Tolerance(whole_shape.sequence + D);
+  for (int64_t p = 0; p < kParts; ++p) {
+    const Attention& part = cut.parts[static_cast<size_t>(p)];
+    const auto error = [&](const std::vector<float>& actual, const std::vector<double>& all,
+                           int64_t outer, int64_t inner) {
+      return RelativeError(actual, Tokens(all, outer, inner, p * T, (p + 1) * T));
+    };
+    EXPECT_LT(error(part.out, expected.out, B, H * D), tolerance) << "part " << p;
+    EXPECT_LT(error(part.lse, expected.lse, B * H, 1), tolerance) << "part " << p;
+    EXPECT_LT(error(part.dq, gradients.q, B * H, D), tolerance) << "part " << p;
+    EXPECT_LT(error(part.dk, gradients.k, B * K, D), tolerance) << "part " << p;
+    EXPECT_LT(error(part.dv, gradients.v, B * K, D), tolerance) << "part " << p;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CpuAttentionOfParts,
+    ::testing::Values(
+        AttentionShape{.batch = 1, .sequence = 3, .heads = 1, .kv_heads = 1, .head_dim = 8},
+        AttentionShape{.batch = 2, .sequence = 17, .heads = 2, .kv_heads = 2, .head_dim = 16},
+        AttentionShape{.batch = 1, .sequence = 130, .heads = 2, .kv_heads = 1, .head_dim = 40}),
+    Name);
 
 // exp of an unshifted score would overflow.
 TEST(CpuAttentionForward, LargeScoresStayFinite) {
