@@ -20,10 +20,21 @@ enum class Reduction { kSum, kMax };
 
 // Messages of one channel between two ranks arrive in order; channels are independent of each
 // other.
-enum class Channel { kActivation = 0, kGradient = 1, kTied = 2, kData = 3 };
+enum class Channel {
+  kActivation = 0,
+  kGradient = 1,
+  kTied = 2,
+  kData = 3,
+  kKeyValue = 4,
+  kKeyValueGradient = 5
+};
+constexpr int kChannels = 6;
 
-// A message on its way; its memory may be reused after Wait.
-using Ticket = int64_t;
+// A message on its way, sent or to be received. After Wait its memory may be reused, or read.
+struct Ticket {
+  int64_t request = 0;
+  const char* what = "";  // "send over pipeline"
+};
 
 class Communicator {
  public:
@@ -47,6 +58,8 @@ class Communicator {
   // Never blocks on the receiver. The tensor stays untouched until Wait(ticket).
   virtual Ticket Send(Tensor tensor, int to, Channel channel) = 0;
   virtual void Receive(Tensor tensor, int from, Channel channel) = 0;
+  // The same without waiting: the tensor is neither read nor written until Wait(ticket).
+  virtual Ticket StartReceive(Tensor tensor, int from, Channel channel) = 0;
   virtual void Wait(Ticket ticket) = 0;
 };
 

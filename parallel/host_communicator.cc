@@ -45,6 +45,8 @@ HostCommunicator::HostCommunicator(Transport& transport, GridGroup group, std::v
                                                           "receive of a gradient",
                                                           "receive of a tied gradient",
                                                           "receive of data",
+                                                          "receive of keys and values",
+                                                          "receive of keys' and values' gradients",
                                                           "send"};
   for (size_t i = 0; i < verbs.size(); ++i) what_[i] = absl::StrCat(verbs[i], " over ", name());
 }
@@ -100,20 +102,25 @@ void HostCommunicator::Barrier() {
 }
 
 Ticket HostCommunicator::Send(Tensor tensor, int to, Channel channel) {
-  return transport_.Send({tensor.data(), static_cast<size_t>(tensor.bytes())},
-                         ranks_.at(static_cast<size_t>(to)),
-                         Tag(kMessage + static_cast<int>(channel)));
+  const Transport::Request request = transport_.Send(
+      {tensor.data(), static_cast<size_t>(tensor.bytes())}, ranks_.at(static_cast<size_t>(to)),
+      Tag(kMessage + static_cast<int>(channel)));
+  return {.request = request, .what = What(kSend)};
 }
 
 void HostCommunicator::Receive(Tensor tensor, int from, Channel channel) {
+  Wait(StartReceive(tensor, from, channel));
+}
+
+Ticket HostCommunicator::StartReceive(Tensor tensor, int from, Channel channel) {
   const int operation = kMessage + static_cast<int>(channel);
   const Transport::Request request =
       transport_.Receive({tensor.data(), static_cast<size_t>(tensor.bytes())},
                          ranks_.at(static_cast<size_t>(from)), Tag(operation));
-  transport_.Wait(request, What(operation));
+  return {.request = request, .what = What(operation)};
 }
 
-void HostCommunicator::Wait(Ticket ticket) { transport_.Wait(ticket, What(kSend)); }
+void HostCommunicator::Wait(Ticket ticket) { transport_.Wait(ticket.request, ticket.what); }
 
 void HostCommunicator::PostSend(const std::byte* data, int64_t bytes, int to, Operation operation) {
   if (bytes == 0) return;

@@ -34,6 +34,7 @@ class HostCommunicator final : public Communicator {
 
   Ticket Send(Tensor tensor, int to, Channel channel) override;
   void Receive(Tensor tensor, int from, Channel channel) override;
+  Ticket StartReceive(Tensor tensor, int from, Channel channel) override;
   void Wait(Ticket ticket) override;
 
  private:
@@ -46,7 +47,7 @@ class HostCommunicator final : public Communicator {
     kBroadcast,
     kBarrier,
     kMessage,  // + channel
-    kOperations = kMessage + 4,
+    kOperations = kMessage + kChannels,
   };
   static constexpr int kSend = kOperations;  // names only: whose receiver has not come
 

@@ -204,16 +204,19 @@ class LoggingCommunicator final : public Communicator {
   void Barrier() override { Die("the engine has no collectives"); }
   Ticket Send(Tensor, int to, Channel) override {
     log_.push_back(absl::StrCat("send to ", to, " under ticket ", tickets_));
-    return tickets_++;
+    return {.request = tickets_++};
   }
   void Receive(Tensor, int from, Channel) override {
     log_.push_back(absl::StrCat("receive from ", from));
   }
-  void Wait(Ticket ticket) override { log_.push_back(absl::StrCat("wait for ticket ", ticket)); }
+  Ticket StartReceive(Tensor, int, Channel) override { Die("the engine waits for its messages"); }
+  void Wait(Ticket ticket) override {
+    log_.push_back(absl::StrCat("wait for ticket ", ticket.request));
+  }
 
  private:
   std::vector<std::string>& log_;
-  Ticket tickets_ = 0;
+  int64_t tickets_ = 0;
 };
 
 // A send is waited for before its slot's backward (which may overwrite the output), before the

@@ -146,6 +146,24 @@ void CheckMessages(Communicator& world) {
   for (Ticket ticket : tickets) world.Wait(ticket);
 }
 
+// Both sides of a ring started before either is waited for, and the later receive waited for first.
+void CheckStartedReceives(Communicator& world) {
+  const int R = world.size(), next = (world.rank() + 1) % R, before = (world.rank() + R - 1) % R;
+  std::vector<float> keys = Input<float>(world.rank(), 100'000);
+  std::vector<float> gradients = Input<float>(world.rank() + 100, 50'000);
+  std::vector<float> next_keys(keys.size()), next_gradients(gradients.size());
+  const Ticket received[] = {
+      world.StartReceive(View(next_keys), before, Channel::kKeyValue),
+      world.StartReceive(View(next_gradients), before, Channel::kKeyValueGradient)};
+  const Ticket sent[] = {world.Send(View(keys), next, Channel::kKeyValue),
+                         world.Send(View(gradients), next, Channel::kKeyValueGradient)};
+  world.Wait(received[1]);
+  EXPECT_TRUE(SameBits(next_gradients, Input<float>(before + 100, 50'000)));
+  world.Wait(received[0]);
+  EXPECT_TRUE(SameBits(next_keys, Input<float>(before, 100'000)));
+  for (Ticket ticket : sent) world.Wait(ticket);
+}
+
 void CheckText(Communicator& world) {
   for (const std::string& text : {std::string(), std::string("a"), std::string(70'001, 'x')}) {
     EXPECT_EQ(BroadcastText(world, world.rank() == 0 ? text : "something else"), text);
@@ -196,6 +214,7 @@ void CheckCollectives(Transport& transport) {
   CheckBroadcast(world);
   CheckBarrier(world);
   CheckMessages(world);
+  CheckStartedReceives(world);
   CheckText(world);
   CheckStatus(world);
   CheckGroups(transport);
