@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "parallel/sequence_shard.h"
 
 namespace twinstream {
 
@@ -32,11 +33,13 @@ absl::StatusOr<int64_t> BatchLoader::LoadEvaluation(int64_t first, absl::Span<in
 // Samples from `end` on are padding.
 absl::Status BatchLoader::LoadBelow(int64_t end, int64_t first, absl::Span<int32_t> tokens,
                                     absl::Span<int32_t> targets) const {
-  const int64_t M = shape_.microbatches, B = shape_.microbatch, T = dataset_.sequence();
+  const SequenceShard shard = {
+      .sequence = dataset_.sequence(), .ranks = shape_.context_ranks, .rank = shape_.context_rank};
+  const int64_t M = shape_.microbatches, B = shape_.microbatch, T = shard.tokens();
   Check(static_cast<int64_t>(tokens.size()) == M * B * T && targets.size() == tokens.size(),
         "room for %d tokens and %d targets, not [%d, %d * %d]", tokens.size(), targets.size(), M, B,
         T);
-  std::vector<int32_t> window(T + 1);
+  std::vector<int32_t> window(dataset_.sequence() + 1);
   for (int64_t row = 0; row < M * B; ++row) {
     const int64_t m = row / B, b = row % B;
     const int64_t sample = first + (m * shape_.data_ranks + shape_.data_rank) * B + b;
@@ -48,8 +51,10 @@ absl::Status BatchLoader::LoadBelow(int64_t end, int64_t first, absl::Span<int32
       continue;
     }
     if (absl::Status s = dataset_.Read(sample, absl::MakeSpan(window)); !s.ok()) return s;
-    std::copy(window.begin(), window.end() - 1, row_tokens.begin());
-    std::copy(window.begin() + 1, window.end(), row_targets.begin());
+    for (int64_t t = 0; t < T; ++t) {
+      row_tokens[t] = window[shard.Position(t)];
+      row_targets[t] = window[shard.Position(t) + 1];
+    }
   }
   return absl::OkStatus();
 }

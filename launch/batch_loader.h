@@ -3,7 +3,9 @@
 //
 // A global batch is D * M * B consecutive samples, D data ranks of M micro-batches of B sequences.
 // Micro-batch m of data rank r takes samples first + (m * D + r) * B and the B - 1 after it. The
-// ranks' samples together are those of the batch, once each, whatever D, M and B.
+// ranks' samples together are those of the batch, once each, whatever D, M and B. Context ranks
+// take the same samples, and of each sequence the T tokens of their shard
+// (parallel/sequence_shard.h), with the targets of these.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +17,14 @@
 
 namespace twinstream {
 
-// This data rank's part of a global batch.
+// This rank's part of a global batch.
 struct BatchShape {
   int64_t microbatches = 1;  // M
   int64_t microbatch = 1;    // B
   int64_t data_ranks = 1;    // D
   int64_t data_rank = 0;
+  int context_ranks = 1;
+  int context_rank = 0;
 
   int64_t global_batch() const { return data_ranks * microbatches * microbatch; }
 };

@@ -42,7 +42,7 @@ std::vector<int32_t> Generate(Trainer& trainer, const std::vector<int32_t>& prom
   for (int64_t i = 0; i < options.tokens; ++i) {
     // The model is causal: what stands after the last token is never seen.
     const size_t seen = std::min(tokens.size(), T);
-    std::vector<int32_t> window = trainer.EmptyBatch().tokens;
+    std::vector<int32_t> window(T);
     std::copy(tokens.end() - static_cast<int64_t>(seen), tokens.end(), window.begin());
     std::vector<float> logits = trainer.NextTokenLogits(window, static_cast<int64_t>(seen) - 1);
     logits.resize(std::min(logits.size(), static_cast<size_t>(options.ids)));

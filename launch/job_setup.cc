@@ -92,7 +92,10 @@ absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
 void NameRank(Runtime& runtime, const JobSpec& job) {
   const GridCoordinates at = GridShape::From(job.parallel()).At(runtime.rank());
   runtime.SetTimeout(job.runtime().timeout_seconds());
-  runtime.SetSelf(absl::StrFormat("stage %d, tensor %d, data %d", at.pipeline, at.tensor, at.data));
+  const std::string context =
+      job.parallel().context() > 1 ? absl::StrCat(", context ", at.context) : "";
+  runtime.SetSelf(
+      absl::StrFormat("stage %d, tensor %d%s, data %d", at.pipeline, at.tensor, context, at.data));
 }
 
 }  // namespace twinstream

@@ -67,7 +67,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                .device = device,
                .ops = device.ops(),
                .region = region_,
-               .parameters = parameters_},
+               .parameters = parameters_,
+               .context_ranks = &grid_.context()},
       stage_(context_, OptionsOf(job, grid_)),
       optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, grid_, device,
                  Names(model_parameters_)),
@@ -84,11 +85,11 @@ std::vector<TensorSpec> Trainer::BatchSpecs() const {
   const Shape tokens = {micro_batches_, context_.tokens()};
   return {{"tokens", DType::kI32, tokens},
           {"targets", DType::kI32, tokens},
-          {"sums", DType::kF64, {2}},     // this data rank's, on the last stage
+          {"sums", DType::kF64, {2}},     // this rank's, on the last stage
           {"results", DType::kF64, {2}},  // everybody's
           {"flags", DType::kI32, {1}},
           {"logits", DType::kF32, {1, job_.model().vocabulary()}},
-          {"rope", DType::kF32, {job_.model().sequence(), job_.model().head_dim()}}};
+          {"rope", DType::kF32, {context_.shard().tokens(), job_.model().head_dim()}}};
 }
 
 MemoryPlan Trainer::memory() const {
@@ -125,7 +126,7 @@ void Trainer::Materialize() {
   flags_ = tensors[4];
   logits_ = tensors[5];
   context_.rope = tensors[6];
-  device_.CopyIn(context_.rope, RopeTable(job_.model()).data());
+  device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
   engine_ = std::make_unique<PipelineEngine>(std::vector<Stage*>{&stage_}, pipeline_,
                                              grid_.pipeline(), device_, PeakSlots());
@@ -142,7 +143,9 @@ BatchShape Trainer::batch_shape() const {
   return {.microbatches = micro_batches_,
           .microbatch = context_.batch,
           .data_ranks = grid_.data().size(),
-          .data_rank = grid_.data().rank()};
+          .data_rank = grid_.data().rank(),
+          .context_ranks = grid_.context().size(),
+          .context_rank = grid_.context().rank()};
 }
 
 HostBatch Trainer::EmptyBatch() const {
@@ -160,8 +163,8 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
   engine_->Run(program, [&](int /*stage*/) { optimizer_.Reduce(stage_.parameters()); });
 }
 
-// Sums of the last stages' losses over the data ranks, on every rank. Each addend comes from one
-// tensor rank alone and zeros from all others, so the bits depend on the data ranks only.
+// Sums of the last stages' losses over the data and context ranks, on every rank. Each addend comes
+// from one tensor rank alone and zeros from all others, so the bits depend on those ranks only.
 std::array<double, 2> Trainer::SumLosses() {
   std::array<double, 2> sums = {};
   if (!stage_.has_next() && grid_.tensor().rank() == 0) device_.CopyOut(sums.data(), sums_);
@@ -202,9 +205,19 @@ double Trainer::EvaluationLoss(const HostBatch& batch) {
 
 std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row) {
   ActivityScope doing("generation");
-  stage_.SetNextToken(row, logits_);
-  Run(TransformerStage::Pass::kNextToken, {.tokens = tokens, .targets = tokens}, forward_only_);
+  const SequenceShard shard = context_.shard();
+  HostBatch batch = EmptyBatch();
+  for (int64_t n = 0; n < context_.tokens(); ++n) {
+    const int64_t b = n / shard.tokens(), position = shard.Position(n % shard.tokens());
+    batch.tokens[static_cast<size_t>(n)] =
+        tokens.at(static_cast<size_t>(b * shard.sequence + position));
+  }
+  // Every context rank computes its row of this index; the owner's is the one that was asked for.
+  const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
+  stage_.SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
+  Run(TransformerStage::Pass::kNextToken, batch, forward_only_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
+  grid_.context().Broadcast(logits_, place.rank);
   std::vector<float> logits(static_cast<size_t>(logits_.elements()));
   device_.CopyOut(logits.data(), logits_);
   return logits;

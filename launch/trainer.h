@@ -29,7 +29,7 @@ struct MemoryPlan {
   std::string ToString() const;  // "weights 1.5 GiB, gradients 1.5 GiB, ..., total 8.1 GiB"
 };
 
-// One global batch's part of this data rank: [M, B * T] each.
+// One global batch's part of this rank: [M, N] each.
 struct HostBatch {
   std::vector<int32_t> tokens, targets;
 };
@@ -62,7 +62,8 @@ class Trainer {
                   bool stop_requested);
   // Sum of the cross-entropy over the global batch's targets.
   double EvaluationLoss(const HostBatch& batch);
-  // Logits [V] after token `row` of the first sequence; for M = 1.
+  // Logits [V] after token `row` of `tokens`, [B * T] in whole sequences, the same on every rank;
+  // for M = 1.
   std::vector<float> NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row);
 
   const JobSpec& job() const { return job_; }

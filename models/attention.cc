@@ -6,7 +6,7 @@
 namespace twinstream {
 namespace {
 
-enum SavedIndex : size_t { kQkv, kQ, kK, kV, kScales, kLse, kContext };
+enum SavedIndex : size_t { kQkv, kQ, kKeysAndValues, kScales, kLse, kContext };
 
 // This rank's key/value heads: a contiguous share, or one head that size / kv_heads consecutive
 // ranks hold together.
@@ -24,19 +24,28 @@ KvHeads KvHeadsOf(const ModelContext& context) {
   return {.range = {head, head + 1}, .shared = true, .primary = rank % (size / heads) == 0};
 }
 
+Range QueryHeadsOf(const ModelContext& context) {
+  const int64_t heads = context.model.heads(), size = context.region.size(),
+                rank = context.region.rank();
+  return {rank * heads / size, (rank + 1) * heads / size};
+}
+
+AttentionShape ShapeOf(const ModelContext& context) {
+  return {.batch = context.batch,
+          .sequence = context.shard().tokens(),
+          .heads = QueryHeadsOf(context).size(),
+          .kv_heads = KvHeadsOf(context).range.size(),
+          .head_dim = context.model.head_dim()};
+}
+
 }  // namespace
 
-Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm) : context_(context) {
+Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm)
+    : context_(context), shape_(ShapeOf(context)), core_(context, shape_) {
   const ModelSpec& model = context.model;
-  const int64_t size = context.region.size(), rank = context.region.rank(), D = model.head_dim(),
-                H = model.heads(), K = model.kv_heads(), C = model.hidden();
+  const int64_t D = model.head_dim(), H = model.heads(), K = model.kv_heads(), C = model.hidden();
   const KvHeads kv = KvHeadsOf(context);
-  const Range q = {rank * H / size, (rank + 1) * H / size};
-  shape_ = {.batch = context.batch,
-            .sequence = model.sequence(),
-            .heads = q.size(),
-            .kv_heads = kv.range.size(),
-            .head_dim = D};
+  const Range q = QueryHeadsOf(context);
 
   const std::string prefix = absl::StrCat("layers.", layer, ".attention.");
   const Shape qkv_shape = {(H + 2 * K) * D, C};
@@ -72,13 +81,11 @@ Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm) : cont
 
 std::vector<TensorSpec> Attention::SavedSpecs() const {
   const AttentionShape& s = shape_;
-  const Shape q = {s.batch, s.heads, s.sequence, s.head_dim},
-              kv = {s.batch, s.kv_heads, s.sequence, s.head_dim};
+  const Shape q = {s.batch, s.heads, s.sequence, s.head_dim};
   const int64_t scale_columns = q_norm_ != nullptr ? s.heads + 2 * s.kv_heads : 0;
   return {{"qkv", DType::kF32, {s.rows(), s.qkv_columns()}},
           {"q", DType::kF32, q},
-          {"k", DType::kF32, kv},
-          {"v", DType::kF32, kv},
+          core_.KeysAndValues(),
           {"qkv_scales", DType::kF32, {s.rows(), scale_columns}},
           {"lse", DType::kF32, {s.batch, s.heads, s.sequence}},
           {"context", DType::kF32, {s.rows(), s.heads * s.head_dim}}};
@@ -86,7 +93,8 @@ std::vector<TensorSpec> Attention::SavedSpecs() const {
 
 int64_t Attention::ScratchBytes() const {
   const std::vector<TensorSpec> saved = SavedSpecs();
-  return BytesFor({saved[kContext], saved[kQ], saved[kK], saved[kV]});  // their gradients
+  return BytesFor({saved[kContext], saved[kQ], saved[kKeysAndValues]}) +  // their gradients
+         core_.ScratchBytes();
 }
 
 QkvTensors Attention::Qkv(Saved saved) const {
@@ -95,8 +103,8 @@ QkvTensors Attention::Qkv(Saved saved) const {
   };
   return {.qkv = saved[kQkv],
           .q = saved[kQ],
-          .k = saved[kK],
-          .v = saved[kV],
+          .k = saved[kKeysAndValues].At(0),
+          .v = saved[kKeysAndValues].At(1),
           .rope = context_.rope,
           .q_norm = weight(q_norm_),
           .k_norm = weight(k_norm_),
@@ -109,9 +117,8 @@ void Attention::ProjectIn(Tensor h, Saved saved) {
 }
 
 void Attention::Core(Saved saved) {
-  const Ops& ops = context_.ops;
-  ops.QkvForward(shape_, context_.eps(), Qkv(saved));
-  ops.AttentionForward(shape_, saved[kContext], saved[kLse], saved[kQ], saved[kK], saved[kV]);
+  context_.ops.QkvForward(shape_, context_.eps(), Qkv(saved));
+  core_.Forward(saved[kContext], saved[kLse], saved[kQ], saved[kKeysAndValues]);
 }
 
 void Attention::ProjectOut(Tensor o, Saved saved) {
@@ -124,15 +131,15 @@ void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const auto like = [&](SavedIndex i) {
     return context_.scratch->Allocate(DType::kF32, saved[i].shape());
   };
-  const Tensor d_context = like(kContext), dq = like(kQ), dk = like(kK), dv = like(kV);
+  const Tensor d_context = like(kContext), dq = like(kQ), dkv = like(kKeysAndValues);
 
   ops.Matmul(d_context, d_o, out_->value, {});
-  ops.AttentionBackward(shape_, dq, dk, dv, d_context, saved[kContext], saved[kLse], saved[kQ],
-                        saved[kK], saved[kV]);
+  core_.Backward(dq, dkv, d_context, saved[kContext], saved[kLse], saved[kQ],
+                 saved[kKeysAndValues]);
   QkvTensors qkv = Qkv(saved);
   qkv.q = dq;
-  qkv.k = dk;
-  qkv.v = dv;
+  qkv.k = dkv.At(0);
+  qkv.v = dkv.At(1);
   const auto gradient = [](const Parameter* norm) {
     return norm == nullptr ? Tensor() : norm->gradient;
   };

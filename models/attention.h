@@ -1,10 +1,11 @@
 // Attention: causal grouped-query attention with rotary embedding and optional norms of q, k, v per
 // head. Tensor parallel by heads; a key/value head is replicated on the ranks that share it when
-// there are fewer of them than ranks.
+// there are fewer of them than ranks. Context parallel by RingAttention.
 #pragma once
 
 #include "models/context.h"
 #include "models/layer.h"
+#include "models/ring_attention.h"
 
 namespace twinstream {
 
@@ -27,6 +28,7 @@ class Attention final : public Layer {
 
   ModelContext& context_;
   AttentionShape shape_;  // of this rank
+  RingAttention core_;
   Parameter* qkv_ = nullptr;
   Parameter* out_ = nullptr;
   Parameter *q_norm_ = nullptr, *k_norm_ = nullptr, *v_norm_ = nullptr;  // null: no such norm

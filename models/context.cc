@@ -2,6 +2,12 @@
 
 namespace twinstream {
 
+SequenceShard ModelContext::shard() const {
+  if (context_ranks == nullptr) return {.sequence = model.sequence()};
+  return {
+      .sequence = model.sequence(), .ranks = context_ranks->size(), .rank = context_ranks->rank()};
+}
+
 Parameter& DeclareVector(ModelContext& context, const std::string& name, int64_t extent,
                          bool partial_gradient) {
   const Shape shape = {extent};

@@ -5,7 +5,9 @@
 
 #include "core/device.h"
 #include "core/ops.h"
+#include "parallel/communicator.h"
 #include "parallel/parameter_store.h"
+#include "parallel/sequence_shard.h"
 #include "parallel/tensor_region.h"
 #include "proto/job.pb.h"
 
@@ -19,11 +21,13 @@ struct ModelContext {
   const Ops& ops;  // of the device
   const TensorRegion& region;
   ParameterStore& parameters;
+  Communicator* context_ranks = nullptr;  // who share the sequences; null: nobody
   // Set before the first Forward, once all parts have said how much they need.
   Scratch* scratch = nullptr;
-  Tensor rope;  // [T, D]: see QkvTensors::rope
+  Tensor rope;  // of this rank's tokens of a sequence: see QkvTensors::rope
 
-  int64_t tokens() const { return batch * model.sequence(); }  // N
+  SequenceShard shard() const;                                 // this rank's part of a sequence
+  int64_t tokens() const { return batch * shard().tokens(); }  // N
   int64_t hidden() const { return model.hidden(); }            // C
   float eps() const { return static_cast<float>(model.norm_eps()); }
 };

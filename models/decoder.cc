@@ -34,13 +34,13 @@ std::vector<Range> StageLayers(const ModelSpec& model, int stages) {
   return PartitionLayers(costs, 0, HeadForwardFlops(model), stages);
 }
 
-std::vector<float> RopeTable(const ModelSpec& model) {
-  const int64_t T = model.sequence(), D = model.head_dim(), half = D / 2;
+std::vector<float> RopeTable(const ModelSpec& model, const SequenceShard& shard) {
+  const int64_t T = shard.tokens(), D = model.head_dim(), half = D / 2;
   std::vector<float> table(static_cast<size_t>(T * D));
   for (int64_t t = 0; t < T; ++t) {
     for (int64_t j = 0; j < half; ++j) {
       const double angle =
-          static_cast<double>(t) *
+          static_cast<double>(shard.Position(t)) *
           std::pow(model.rope_theta(), -2.0 * static_cast<double>(j) / static_cast<double>(D));
       table[static_cast<size_t>(t * D + j)] = static_cast<float>(std::cos(angle));
       table[static_cast<size_t>(t * D + half + j)] = static_cast<float>(std::sin(angle));

@@ -28,8 +28,9 @@ std::vector<TensorSpec> ModelTensors(const std::vector<ModelParameter>& paramete
 // can be, with the head's cost on the last one.
 std::vector<Range> StageLayers(const ModelSpec& model, int stages);
 
-// [T, D] f32 in host order: cos(t theta^(-2j/D)) for j < D/2, then the sines (rotary embedding,
-// arXiv 2104.09864).
-std::vector<float> RopeTable(const ModelSpec& model);
+// A row of D floats for each token of the shard, in host order: cos(t theta^(-2j/D)) for j < D/2,
+// then the sines, t being the token's position in the sequence (rotary embedding, arXiv
+// 2104.09864).
+std::vector<float> RopeTable(const ModelSpec& model, const SequenceShard& shard);
 
 }  // namespace twinstream

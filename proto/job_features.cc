@@ -123,7 +123,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireBuilt("data.format", job.data().format(), &problems);
   RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
   const ParallelSpec& parallel = job.parallel();
-  RequireNumber("parallel.context", parallel.context(), 1, &problems);
   RequireNumber("parallel.expert", parallel.expert(), 1, &problems);
   RequireNumber("parallel.virtual_stages", parallel.virtual_stages(), 1, &problems);
   RequireBuilt("parallel.schedule", parallel.schedule(), &problems);

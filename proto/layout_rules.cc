@@ -38,13 +38,23 @@ void TensorRules(const JobSpec& job, Problems* problems) {
         "share out the key/value heads or share one",
         tensor, model.kv_heads());
   }
+  const int64_t context = job.parallel().context(), ranks = Product({tensor, context});
   const int64_t tokens = Product({job.train().microbatch(), model.sequence()});
-  if (job.parallel().sequence_parallel() && !Divides(tensor, tokens)) {
+  if (job.parallel().sequence_parallel() && !Divides(ranks, tokens)) {
     Add(problems,
         "parallel.sequence_parallel shares out train.microbatch %d x model.sequence %d = %d tokens "
-        "over parallel.tensor = %d ranks, which does not divide them",
-        job.train().microbatch(), model.sequence(), tokens, tensor);
+        "over parallel.tensor %d x context %d = %d ranks, which does not divide them",
+        job.train().microbatch(), model.sequence(), tokens, tensor, context, ranks);
   }
+}
+
+void ContextRules(const JobSpec& job, Problems* problems) {
+  const int64_t context = job.parallel().context(), sequence = job.model().sequence();
+  if (context == 1 || Divides(2 * context, sequence)) return;
+  Add(problems,
+      "model.sequence = %d is not a multiple of 2 x parallel.context %d = %d, the number of equal "
+      "blocks that context ranks cut it into; change one of them",
+      sequence, context, 2 * context);
 }
 
 void PipelineRules(const JobSpec& job, Problems* problems) {
@@ -76,8 +86,7 @@ void BatchRules(const JobSpec& job, Problems* problems) {
   if (!Divides(pass, train.global_batch())) {
     Add(problems,
         "train.global_batch = %d is not a multiple of train.microbatch %d x %d data ranks = %d; "
-        "make "
-        "it one, or train.microbatch smaller",
+        "make it one, or train.microbatch smaller",
         train.global_batch(), train.microbatch(), data_ranks, pass);
   } else if (pass > 0 && train.global_batch() / pass > kMostMicrobatches) {
     Add(problems,
@@ -99,6 +108,7 @@ void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
 void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems) {
   RankRules(job.parallel(), ranks, problems);
   TensorRules(job, problems);
+  ContextRules(job, problems);
   PipelineRules(job, problems);
   RecomputeRules(job.parallel(), problems);
   BatchRules(job, problems);

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/sequence_shard.h"
 
 namespace twinstream {
 namespace {
@@ -106,6 +107,38 @@ TEST_F(BatchLoaderTest, EveryLayoutTrainsOnTheSameSamples) {
       }
       EXPECT_EQ(layouts, 30);
     }
+  }
+}
+
+// Every token of every sequence is on one context rank, with the target that follows it there.
+TEST_F(BatchLoaderTest, ContextRanksShareOutEverySequence) {
+  const TokenDataset dataset = Open(4 * 100 + 1, TokenOrder::kShuffled);
+  const int64_t rows = 6;
+  const BatchShape shape = {.microbatches = 3, .microbatch = 2, .data_ranks = 2, .data_rank = 1};
+  Batch whole = EmptyBatch(shape);
+  ASSERT_TRUE(BatchLoader(dataset, shape)
+                  .Load(12, absl::MakeSpan(whole.tokens), absl::MakeSpan(whole.targets))
+                  .ok());
+  for (const int ranks : {1, 2}) {
+    const int64_t tokens = kSequence / ranks;
+    std::vector<int32_t> together(whole.tokens.size(), -7);
+    for (int rank = 0; rank < ranks; ++rank) {
+      BatchShape part = shape;
+      part.context_ranks = ranks;
+      part.context_rank = rank;
+      Batch batch = {std::vector<int32_t>(rows * tokens), std::vector<int32_t>(rows * tokens)};
+      ASSERT_TRUE(BatchLoader(dataset, part)
+                      .Load(12, absl::MakeSpan(batch.tokens), absl::MakeSpan(batch.targets))
+                      .ok());
+      const SequenceShard shard = {.sequence = kSequence, .ranks = ranks, .rank = rank};
+      for (int64_t i = 0; i < rows * tokens; ++i) {
+        const int64_t place = i / tokens * kSequence + shard.Position(i % tokens);
+        EXPECT_EQ(together[place], -7) << "a token on two ranks";
+        together[place] = batch.tokens[i];
+        EXPECT_EQ(batch.targets[i], whole.targets[place]);
+      }
+    }
+    EXPECT_EQ(together, whole.tokens);
   }
 }
 

@@ -52,7 +52,7 @@ TEST(RopeTable, HoldsTheCosinesAndThenTheSinesOfEveryPosition) {
   model.set_sequence(3);
   model.set_head_dim(4);
   model.set_rope_theta(100);  // frequencies 1 and 1 / 10
-  const std::vector<float> table = RopeTable(model);
+  const std::vector<float> table = RopeTable(model, {.sequence = 3});
   ASSERT_EQ(table.size(), 12u);
   for (int t = 0; t < 3; ++t) {
     const float* row = table.data() + t * 4;

@@ -108,7 +108,12 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
        "train.global_batch = 6 is not a multiple of train.microbatch 1 x 4 data ranks = 4"},
       {"train { global_batch: 6 microbatch: 4 }", 0, "train.global_batch = 6 is not a multiple"},
       {"model { sequence: 15 } parallel { tensor: 2 sequence_parallel: true }", 2,
-       "train.microbatch 1 x model.sequence 15 = 15 tokens over parallel.tensor = 2"},
+       "train.microbatch 1 x model.sequence 15 = 15 tokens over parallel.tensor 2 x context 1 = 2"},
+      {"model { sequence: 20 } parallel { context: 4 }", 4,
+       "model.sequence = 20 is not a multiple of 2 x parallel.context 4 = 8"},
+      {"model { sequence: 18 } parallel { tensor: 4 context: 3 sequence_parallel: true }", 12,
+       "train.microbatch 1 x model.sequence 18 = 18 tokens over parallel.tensor 4 x context 3 = "
+       "12"},
       {"model { layers: 2147483647 hidden: 65536 head_dim: 65536 }", 0, "is more than 2^60"},
       {"train { steps: 9000000000000000 global_batch: 10000 }", 0,
        "train.steps 9000000000000000 x train.global_batch 10000 x model.sequence 16 is more"},
@@ -141,6 +146,8 @@ TEST(JobRulesTest, LayoutsThatFitAreAccepted) {
   EXPECT_THAT(JobProblems(With("parallel { tensor: 2 pipeline: 2 sequence_parallel: true }"), 8),
               IsEmpty());
   EXPECT_THAT(JobProblems(With("model { kv_heads: 2 } parallel { tensor: 4 data: 2 }"), 8),
+              IsEmpty());
+  EXPECT_THAT(JobProblems(With("parallel { tensor: 2 context: 8 sequence_parallel: true }"), 16),
               IsEmpty());
   EXPECT_THAT(JobProblems(With("train { device: CPU deterministic: false }"
                                "optimizer { warmup_steps: 100 clip_norm: 0 }"
@@ -226,10 +233,8 @@ TEST(JobRulesTest, EveryEnumValueIsAcceptedOrRefusedByName) {
 
 TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
   const Mistake mistakes[] = {
-      {"parallel { context: 2 }", 2,
-       "parallel.context = 2 is not built yet; remove it or set it "
-       "to 1"},
-      {"parallel { expert: 2 data: 2 }", 2, "parallel.expert = 2 is not built yet"},
+      {"parallel { expert: 2 data: 2 }", 2,
+       "parallel.expert = 2 is not built yet; remove it or set it to 1"},
       {"parallel { virtual_stages: 2 }", 1, "parallel.virtual_stages = 2 is not built yet"},
       {"data { tokenizer: 'gpt2' }", 1,
        "data.tokenizer = \"gpt2\" is not built yet; remove it or set it to \"bytes\""},

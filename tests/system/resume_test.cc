@@ -51,6 +51,8 @@ const std::vector<Layout>& Layouts() {
       {.tensor = 2, .pipeline = 2, .data = 2, .sequence_parallel = true},
       {.pipeline = 4},
       {.data = 4},
+      {.tensor = 2, .context = 2},
+      {.context = 4, .data = 2},
   };
   return layouts;
 }

@@ -11,6 +11,7 @@
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "tests/testing/run_ranks.h"
+#include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
 namespace {
@@ -37,6 +38,22 @@ TokenDatasetOptions WriteTokens(const Golden& golden, const std::string& directo
     options.files.push_back({.path = path});
   }
   return options;
+}
+
+// Every way to write `ranks` as a product of the axes.
+std::vector<GridShape> Shapes(int ranks) {
+  std::vector<GridShape> shapes;
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int context = 1; tensor * context <= ranks; ++context) {
+      for (int pipeline = 1; tensor * context * pipeline <= ranks; ++pipeline) {
+        const int others = tensor * context * pipeline;
+        if (ranks % others != 0) continue;
+        shapes.push_back(
+            {.tensor = tensor, .context = context, .data = ranks / others, .pipeline = pipeline});
+      }
+    }
+  }
+  return shapes;
 }
 
 }  // namespace
@@ -95,20 +112,20 @@ JobSpec GoldenRun::Job(const ParallelSpec& parallel, int64_t microbatch, int ran
 
 std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
   std::vector<JobSpec> jobs;
-  for (int tensor = 1; tensor <= ranks; ++tensor) {
-    for (int pipeline = 1; tensor * pipeline <= ranks; ++pipeline) {
-      if (ranks % (tensor * pipeline) != 0) continue;
-      for (bool sequence_parallel : {false, true}) {
-        if (sequence_parallel && tensor == 1) continue;  // says nothing without tensor ranks
-        for (int64_t microbatch = 1; microbatch <= golden_.Integer("batch"); ++microbatch) {
-          ParallelSpec parallel;
-          parallel.set_tensor(tensor);
-          parallel.set_pipeline(pipeline);
-          parallel.set_data(ranks / (tensor * pipeline));
-          parallel.set_sequence_parallel(sequence_parallel);
-          const JobSpec job = Job(parallel, microbatch, ranks);
-          if (JobProblems(job, ranks).empty()) jobs.push_back(job);
-        }
+  for (const GridShape& shape : Shapes(ranks)) {
+    for (bool sequence_parallel : {false, true}) {
+      if (sequence_parallel && shape.tensor == 1) continue;  // says nothing without tensor ranks
+      const bool every_microbatch = shape.context == 1 || Exhaustive();
+      const int64_t largest = every_microbatch ? golden_.Integer("batch") : 1;
+      for (int64_t microbatch = 1; microbatch <= largest; ++microbatch) {
+        ParallelSpec parallel;
+        parallel.set_tensor(shape.tensor);
+        parallel.set_context(shape.context);
+        parallel.set_pipeline(shape.pipeline);
+        parallel.set_data(shape.data);
+        parallel.set_sequence_parallel(sequence_parallel);
+        const JobSpec job = Job(parallel, microbatch, ranks);
+        if (JobProblems(job, ranks).empty()) jobs.push_back(job);
       }
     }
   }
@@ -158,10 +175,11 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
 
 std::string LayoutName(const JobSpec& job) {
   const ParallelSpec& parallel = job.parallel();
-  return absl::StrCat(
-      "tensor ", parallel.tensor(), parallel.sequence_parallel() ? " sequence-parallel" : "",
-      " pipeline ", parallel.pipeline(), " data ", parallel.data(), " microbatch ",
-      job.train().microbatch(), " ", ParallelSpec::Schedule_Name(parallel.schedule()));
+  return absl::StrCat("tensor ", parallel.tensor(),
+                      parallel.sequence_parallel() ? " sequence-parallel" : "", " context ",
+                      parallel.context(), " pipeline ", parallel.pipeline(), " data ",
+                      parallel.data(), " microbatch ", job.train().microbatch(), " ",
+                      ParallelSpec::Schedule_Name(parallel.schedule()));
 }
 
 Deviations Compare(const TrainedRun& run, const Golden& golden) {

@@ -144,10 +144,11 @@ JobSpec TinyJob() {
 JobSpec OnLayout(JobSpec job, const Layout& layout) {
   ParallelSpec& parallel = *job.mutable_parallel();
   parallel.set_tensor(layout.tensor);
+  parallel.set_context(layout.context);
   parallel.set_pipeline(layout.pipeline);
   parallel.set_data(layout.data);
   parallel.set_sequence_parallel(layout.sequence_parallel);
-  const int ranks = layout.tensor * layout.pipeline * layout.data;
+  const int ranks = layout.tensor * layout.context * layout.pipeline * layout.data;
   job = ResolveJobSpec(job, ranks);
   const std::vector<std::string> problems = JobProblems(job, ranks);
   Check(problems.empty(), "%s: %s", NameOf(layout), absl::StrJoin(problems, "; "));
@@ -155,8 +156,8 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
 }
 
 std::string NameOf(const Layout& layout) {
-  return absl::StrCat("t", layout.tensor, "p", layout.pipeline, "d", layout.data,
-                      layout.sequence_parallel ? "s" : "");
+  return absl::StrCat("t", layout.tensor, "c", layout.context, "p", layout.pipeline, "d",
+                      layout.data, layout.sequence_parallel ? "s" : "");
 }
 
 RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {

@@ -19,12 +19,12 @@ namespace twinstream::testing {
 JobSpec TinyJob();
 
 struct Layout {
-  int tensor = 1, pipeline = 1, data = 1;
+  int tensor = 1, context = 1, pipeline = 1, data = 1;
   bool sequence_parallel = false;
 };
 // The job on this layout, resolved. Dies if `validate` would refuse it.
 JobSpec OnLayout(JobSpec job, const Layout& layout);
-std::string NameOf(const Layout& layout);  // "t2p1d2s", for names of tests
+std::string NameOf(const Layout& layout);  // "t2c1p1d2s", for names of tests
 
 struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first

@@ -1,0 +1,118 @@
+#include "models/ring_attention.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace twinstream {
+
+AttentionRectangle RingRectangle(int64_t tokens, int rank, int owner) {
+  const int64_t half = tokens / 2;
+  if (owner < rank) return {.query_end = tokens, .key_end = half};
+  return {.query_begin = half, .query_end = tokens, .key_end = tokens};
+}
+
+AttentionRectangle RingAttention::RectangleOf(int step) const {
+  const SequenceShard shard = context_.shard();
+  return RingRectangle(shape_.sequence, shard.rank,
+                       (shard.rank - step + shard.ranks) % shard.ranks);
+}
+
+TensorSpec RingAttention::KeysAndValues() const {
+  return {"keys_and_values",
+          DType::kF32,
+          {2, shape_.batch * shape_.kv_heads, shape_.sequence, shape_.head_dim}};
+}
+
+Tensor RingAttention::Allocate() const {
+  const TensorSpec spec = KeysAndValues();
+  return context_.scratch->Allocate(spec.dtype, spec.shape);
+}
+
+// Backward's: keys and values on their way in and out, gradients likewise but for the caller's
+// tensor, and a step's part of them.
+int64_t RingAttention::ScratchBytes() const {
+  const int64_t travelling = std::min(ranks() - 1, 2), gradients = ranks() > 1 ? 2 : 0;
+  return (travelling + gradients) * BytesFor({KeysAndValues()});
+}
+
+RingAttention::Shift RingAttention::Start(Tensor to_next, Tensor from_previous,
+                                          Channel channel) const {
+  Communicator& ring = *context_.context_ranks;
+  const int rank = ring.rank(), size = ring.size();
+  const Ticket received = ring.StartReceive(from_previous, (rank + size - 1) % size, channel);
+  return {.sent = ring.Send(to_next, (rank + 1) % size, channel), .received = received};
+}
+
+void RingAttention::Finish(const Shift& shift) const {
+  context_.context_ranks->Wait(shift.received);
+  context_.context_ranks->Wait(shift.sent);
+}
+
+std::array<Tensor, 2> RingAttention::Travelling() const {
+  std::array<Tensor, 2> tensors;
+  if (ranks() > 1) tensors[0] = Allocate();
+  if (ranks() > 2) tensors[1] = Allocate();
+  return tensors;
+}
+
+void RingAttention::Forward(Tensor out, Tensor lse, Tensor q, Tensor kv) const {
+  const Ops& ops = context_.ops;
+  ScratchScope scope(*context_.scratch);
+  const std::array<Tensor, 2> travelling = Travelling();
+  Tensor seen = kv;
+  for (int step = 0; step < ranks(); ++step) {
+    const Tensor next = travelling[static_cast<size_t>(step % 2)];
+    const bool goes_on = step + 1 < ranks();
+    const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
+    if (step == 0) {
+      ops.AttentionForward(shape_, out, lse, q, seen.At(0), seen.At(1));
+    } else {
+      ops.AttentionMergeForward(shape_, RectangleOf(step), out, lse, q, seen.At(0), seen.At(1));
+    }
+    if (goes_on) Finish(shift);
+    seen = next;
+  }
+}
+
+// The gradients of a rank's keys and values follow these round the ring, a step behind: each rank
+// adds its part to what has arrived, and the last one sends them home.
+void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Tensor lse, Tensor q,
+                             Tensor kv) const {
+  const Ops& ops = context_.ops;
+  if (ranks() == 1) {
+    ops.AttentionBackward(shape_, dq, dkv.At(0), dkv.At(1), dout, out, lse, q, kv.At(0), kv.At(1));
+    return;
+  }
+  ScratchScope scope(*context_.scratch);
+  const std::array<Tensor, 2> travelling = Travelling();
+  const Tensor part = Allocate();
+  // In turn sent on and received into; what is received last, the rank's own, is the caller's.
+  std::array<Tensor, 2> gradients = {dkv, Allocate()};
+  if (ranks() % 2 == 1) std::swap(gradients[0], gradients[1]);
+
+  Tensor seen = kv;
+  for (int step = 0; step < ranks(); ++step) {
+    const Tensor next = travelling[static_cast<size_t>(step % 2)];
+    const Tensor gradient = gradients[static_cast<size_t>(step % 2)];
+    const bool goes_on = step + 1 < ranks();
+    const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
+    if (step == 0) {
+      ops.AttentionBackward(shape_, dq, gradient.At(0), gradient.At(1), dout, out, lse, q,
+                            seen.At(0), seen.At(1));
+    } else {
+      const Tensor before = gradients[static_cast<size_t>(1 - step % 2)];
+      const Shift gradient_shift = Start(before, gradient, Channel::kKeyValueGradient);
+      ops.Zero(part);
+      ops.AttentionMergeBackward(shape_, RectangleOf(step), dq, part.At(0), part.At(1), dout, out,
+                                 lse, q, seen.At(0), seen.At(1));
+      Finish(gradient_shift);
+      ops.Add(gradient, part);
+    }
+    if (goes_on) Finish(shift);
+    seen = next;
+  }
+  const size_t last = static_cast<size_t>((ranks() - 1) % 2);
+  Finish(Start(gradients[last], gradients[1 - last], Channel::kKeyValueGradient));
+}
+
+}  // namespace twinstream

@@ -1,0 +1,166 @@
+#include "models/ring_attention.h"
+
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/device.h"
+#include "gtest/gtest.h"
+#include "parallel/process_grid.h"
+#include "tests/testing/near.h"
+#include "tests/testing/reference_attention.h"
+#include "tests/testing/run_ranks.h"
+#include "tests/testing/vectors.h"
+
+namespace twinstream::testing {
+namespace {
+
+struct Ring {
+  int ranks;
+  AttentionShape shape;  // of the whole sequences
+};
+
+// A tensor [outer, T, inner] cut to a shard's tokens, and back.
+struct Cut {
+  const SequenceShard& shard;
+  int64_t outer, inner;
+
+  size_t At(int64_t o, int64_t position, int64_t i) const {
+    return static_cast<size_t>((o * shard.sequence + position) * inner + i);
+  }
+  template <class F>
+  void ForEach(F f) const {  // f(element of the shard, element of the whole)
+    size_t local = 0;
+    for (int64_t o = 0; o < outer; ++o)
+      for (int64_t t = 0; t < shard.tokens(); ++t)
+        for (int64_t i = 0; i < inner; ++i) f(local++, At(o, shard.Position(t), i));
+  }
+  std::vector<float> Of(const std::vector<float>& whole) const {
+    std::vector<float> part(static_cast<size_t>(outer * shard.tokens() * inner));
+    ForEach([&](size_t local, size_t global) { part[local] = whole[global]; });
+    return part;
+  }
+  void Into(const std::vector<float>& part, std::vector<float>& whole) const {
+    ForEach([&](size_t local, size_t global) { whole[global] = part[local]; });
+  }
+};
+
+// Whole tensors; the results are put together by all ranks.
+struct Sequences {
+  explicit Sequences(const AttentionShape& shape) {
+    const int64_t query = shape.rows() * shape.heads * shape.head_dim;
+    const int64_t key = shape.rows() * shape.kv_heads * shape.head_dim;
+    q = RandomFloats(query, 1);
+    k = RandomFloats(key, 2);
+    v = RandomFloats(key, 3);
+    dout = RandomFloats(query, 4);
+    out = dq = std::vector<float>(q.size(), NAN);
+    dk = dv = std::vector<float>(k.size(), NAN);
+    lse.resize(static_cast<size_t>(shape.rows() * shape.heads), NAN);
+  }
+  std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
+};
+
+// Forward and backward of one rank, twice, as micro-batches follow each other.
+void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences& all,
+             std::mutex& mutex) {
+  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const TensorRegion region = TensorRegion::Alone();
+  ParameterStore parameters;
+  ModelContext context = {.model = {},
+                          .batch = whole.batch,
+                          .device = *device,
+                          .ops = device->ops(),
+                          .region = region,
+                          .parameters = parameters,
+                          .context_ranks = &context_ranks};
+  context.model.set_sequence(whole.sequence);
+  const SequenceShard shard = context.shard();
+  AttentionShape shape = whole;
+  shape.sequence = shard.tokens();
+  const RingAttention attention(context, shape);
+  Scratch scratch(*device, attention.ScratchBytes());
+  context.scratch = &scratch;
+
+  const int64_t B = shape.batch, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
+  const Cut query = {shard, B * H, D}, key = {shard, B * K, D}, row = {shard, B, H * D},
+            scalar = {shard, B * H, 1};
+  std::vector<float> q = query.Of(all.q), kv = key.Of(all.k), dout = row.Of(all.dout);
+  const std::vector<float> v = key.Of(all.v);
+  kv.insert(kv.end(), v.begin(), v.end());
+  std::vector<float> out(q.size(), NAN), dq(q.size(), NAN), dkv(kv.size(), NAN),
+      lse(static_cast<size_t>(shape.rows() * H), NAN);
+  const Shape rows = {shape.rows(), H * D}, kv_shape = attention.KeysAndValues().shape;
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    attention.Forward(View(out, rows), View(lse, {B, H, shape.sequence}),
+                      View(q, {B, H, shape.sequence, D}), View(kv, kv_shape));
+  }
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    attention.Backward(View(dq, {B, H, shape.sequence, D}), View(dkv, kv_shape), View(dout, rows),
+                       View(out, rows), View(lse, {B, H, shape.sequence}),
+                       View(q, {B, H, shape.sequence, D}), View(kv, kv_shape));
+  }
+  EXPECT_EQ(scratch.mark(), 0);
+
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto half = static_cast<int64_t>(dkv.size() / 2);
+  row.Into(out, all.out);
+  scalar.Into(lse, all.lse);
+  query.Into(dq, all.dq);
+  key.Into({dkv.begin(), dkv.begin() + half}, all.dk);
+  key.Into({dkv.begin() + half, dkv.end()}, all.dv);
+}
+
+class RingAttentionTest : public ::testing::TestWithParam<Ring> {};
+
+TEST_P(RingAttentionTest, EqualsAttentionOverTheWholeSequence) {
+  const auto& [ranks, shape] = GetParam();
+  Sequences all(shape);
+  std::mutex mutex;
+  RunRanks(ranks, [&](Transport& transport) {
+    const ProcessGrid grid({.context = transport.size()}, transport);
+    RunRank(shape, grid.context(), all, mutex);
+  });
+
+  const AttentionInputs inputs = {ToDouble(all.q), ToDouble(all.k), ToDouble(all.v)};
+  const AttentionOutputs expected = ReferenceAttention(shape, inputs);
+  const AttentionInputs gradients = ReferenceAttentionBackward(shape, inputs, ToDouble(all.dout));
+  const double tolerance = Float32Tolerance(shape.sequence + shape.head_dim);
+  EXPECT_LT(RelativeError(all.out, expected.out), tolerance);
+  EXPECT_LT(RelativeError(all.lse, expected.lse), tolerance);
+  EXPECT_LT(RelativeError(all.dq, gradients.q), tolerance);
+  EXPECT_LT(RelativeError(all.dk, gradients.k), tolerance);
+  EXPECT_LT(RelativeError(all.dv, gradients.v), tolerance);
+}
+
+// Sizes of messages below and above every eager limit; sends of threads are synchronous.
+INSTANTIATE_TEST_SUITE_P(
+    Rings, RingAttentionTest,
+    ::testing::Values(
+        Ring{1, {.batch = 2, .sequence = 9, .heads = 2, .kv_heads = 1, .head_dim = 8}},
+        Ring{2, {.batch = 1, .sequence = 4, .heads = 1, .kv_heads = 1, .head_dim = 8}},
+        Ring{2, {.batch = 2, .sequence = 300, .heads = 6, .kv_heads = 2, .head_dim = 32}},
+        Ring{3, {.batch = 2, .sequence = 30, .heads = 4, .kv_heads = 1, .head_dim = 16}},
+        Ring{4, {.batch = 2, .sequence = 264, .heads = 4, .kv_heads = 2, .head_dim = 16}},
+        Ring{5, {.batch = 1, .sequence = 10, .heads = 2, .kv_heads = 2, .head_dim = 8}},
+        Ring{8, {.batch = 3, .sequence = 16, .heads = 4, .kv_heads = 4, .head_dim = 8}}),
+    [](const ::testing::TestParamInfo<Ring>& ring) {
+      return absl::StrCat(ring.param.ranks, "Ranks", ring.param.shape.sequence, "Tokens");
+    });
+
+TEST(RingRectangle, EveryRankComputesTheSameAmountInEveryStep) {
+  constexpr int64_t kHalf = 5;
+  for (int rank = 0; rank < 6; ++rank) {
+    for (int owner = 0; owner < 6; ++owner) {
+      if (owner == rank) continue;
+      const AttentionRectangle seen = RingRectangle(2 * kHalf, rank, owner);
+      EXPECT_EQ((seen.query_end - seen.query_begin) * (seen.key_end - seen.key_begin),
+                2 * kHalf * kHalf);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace twinstream::testing
