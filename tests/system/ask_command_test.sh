@@ -6,6 +6,7 @@ source "$(dirname "$0")/command_testing.sh"
 
 checkpoints=runs/tiny/checkpoints
 four='parallel { tensor: 2 pipeline: 2 }'
+context='parallel { context: 4 }'
 
 evaluation() { sed -n 's/^validation_loss=\([^ ]*\) .*/\1/p' "$output"; }
 
@@ -20,6 +21,8 @@ evaluation_is_the_last_validation() {
   run 0 4 evaluate job.textproto --checkpoint=$checkpoints --override="$four"
   says "tokens=104$"
   close "validation loss on four ranks" "$(evaluation)" "$trained"
+  run 0 4 evaluate job.textproto --checkpoint=$checkpoints --override="$context"
+  close "validation loss on context ranks" "$(evaluation)" "$trained"
   run 0 4 evaluate job.textproto --checkpoint=$checkpoints/step_000000006
   close "validation loss on four data ranks" "$(evaluation)" "$trained"
 }
@@ -32,11 +35,16 @@ greedy_text_does_not_depend_on_the_layout() {
   run 0 4 generate --checkpoint=$checkpoints --prompt=abc --tokens=12 --temperature=0 \
     --override="$four"
   cmp -s "$output" alone.txt || fail "four ranks say something else than one: $(cat alone.txt)"
+  run 0 4 generate --checkpoint=$checkpoints --prompt=abc --tokens=12 --temperature=0 \
+    --override="$context"
+  cmp -s "$output" alone.txt || fail "context ranks say something else: $(cat alone.txt)"
 }
 
 layouts_are_verified() {
   run 0 4 verify job.textproto --override="$four"
   says "^loss .* ok"
+  says "^worst parameter gradient .* ok"
+  run 0 4 verify job.textproto --override="$context"
   says "^worst parameter gradient .* ok"
 }
 

@@ -1,5 +1,5 @@
 // Logits of every position against the reference, on one rank and on ranks that share vocabulary,
-// heads and layers.
+// heads, tokens and layers.
 #include <algorithm>
 #include <cmath>
 
@@ -29,12 +29,17 @@ TEST_P(GoldenLogitsTest, EveryPositionGivesTheReference) {
   double largest = 0;
   for (double logit : expected) largest = std::max(largest, std::abs(logit));
 
-  for (const auto& [tensor, pipeline] : std::vector<std::pair<int, int>>{{1, 1}, {4, 1}, {2, 2}}) {
+  for (const GridShape& grid : {GridShape{},
+                                {.tensor = 4},
+                                {.tensor = 2, .pipeline = 2},
+                                {.context = 4},
+                                {.tensor = 2, .context = 2, .pipeline = 2}}) {
     ParallelSpec parallel;
-    parallel.set_tensor(tensor);
-    parallel.set_pipeline(pipeline);
-    const JobSpec job = golden.Job(parallel, B, tensor * pipeline);
-    RunRanks(tensor * pipeline, [&](Transport& transport) {
+    parallel.set_tensor(grid.tensor);
+    parallel.set_context(grid.context);
+    parallel.set_pipeline(grid.pipeline);
+    const JobSpec job = golden.Job(parallel, B, grid.ranks());
+    RunRanks(grid.ranks(), [&](Transport& transport) {
       const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
       Trainer trainer(job, Purpose::kInference, 1, *device, transport);
       trainer.Materialize();

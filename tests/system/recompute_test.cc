@@ -6,13 +6,15 @@
 namespace twinstream::testing {
 namespace {
 
-// Alone; with the sums of tensor parallelism around blocks; with sharded tokens and two stages.
+// Alone; with the sums of tensor parallelism around blocks; with sharded tokens and two stages;
+// with keys and values of other ranks.
 std::vector<ParallelSpec> Layouts() {
-  std::vector<ParallelSpec> layouts(3);
+  std::vector<ParallelSpec> layouts(4);
   layouts[1].set_tensor(2);
   layouts[2].set_tensor(2);
   layouts[2].set_sequence_parallel(true);
   layouts[2].set_pipeline(2);
+  layouts[3].set_context(2);
   return layouts;
 }
 
@@ -23,7 +25,8 @@ TEST_P(RecomputeTest, ChangesNoBit) {
   for (ParallelSpec layout : Layouts()) {
     const auto train = [&](ParallelSpec::Recompute mode) {
       layout.set_recompute(mode);
-      return golden.Train(golden.Job(layout, 1, layout.tensor() * layout.pipeline()));
+      return golden.Train(
+          golden.Job(layout, 1, layout.tensor() * layout.context() * layout.pipeline()));
     };
     const TrainedRun kept = train(ParallelSpec::NONE);
     for (ParallelSpec::Recompute mode : {ParallelSpec::SELECTIVE, ParallelSpec::FULL}) {

@@ -11,7 +11,6 @@
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "tests/testing/run_ranks.h"
-#include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
 namespace {
@@ -115,9 +114,7 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
   for (const GridShape& shape : Shapes(ranks)) {
     for (bool sequence_parallel : {false, true}) {
       if (sequence_parallel && shape.tensor == 1) continue;  // says nothing without tensor ranks
-      const bool every_microbatch = shape.context == 1 || Exhaustive();
-      const int64_t largest = every_microbatch ? golden_.Integer("batch") : 1;
-      for (int64_t microbatch = 1; microbatch <= largest; ++microbatch) {
+      for (int64_t microbatch = 1; microbatch <= golden_.Integer("batch"); ++microbatch) {
         ParallelSpec parallel;
         parallel.set_tensor(shape.tensor);
         parallel.set_context(shape.context);

@@ -33,8 +33,7 @@ class GoldenRun {
   int64_t updates() const { return golden_.ShapeOf("tokens")[0]; }
   // The file's job, resolved for a layout. train.initial_weights is unset: Train copies param.* in.
   JobSpec Job(const ParallelSpec& parallel, int64_t microbatch, int ranks) const;
-  // Every layout of `ranks` ranks that validate accepts, with every microbatch; context ranks with
-  // microbatch 1 alone in the short version (Exhaustive).
+  // Every layout of `ranks` ranks that validate accepts, with every microbatch.
   std::vector<JobSpec> LegalJobs(int ranks) const;
   // param.* into this rank's part of a model.
   void FillWeights(Trainer& trainer) const;
