@@ -1,6 +1,8 @@
 #include "core/check.h"
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -8,18 +10,18 @@
 #include "absl/strings/str_cat.h"
 
 namespace twinstream {
-namespace {
 
-struct Activity {
-  const char* verb;
-  int64_t index;
-};
-
-// Fixed depth: entering a scope never allocates.
+// Fixed depth: entering a scope never allocates. Written by one thread, read by any.
 struct ActivityStack {
+  struct Activity {
+    std::atomic<const char*> verb{""};
+    std::atomic<int64_t> index{-1};
+  };
   std::array<Activity, 16> entries;
-  size_t depth = 0;
+  std::atomic<size_t> depth{0};
 };
+
+namespace {
 
 ActivityStack& ThisThread() {
   thread_local ActivityStack stack;
@@ -36,21 +38,29 @@ FailureHandler& Handler() {
 
 ActivityScope::ActivityScope(const char* verb, int64_t index) {
   ActivityStack& stack = ThisThread();
-  if (stack.depth < stack.entries.size()) stack.entries[stack.depth] = {verb, index};
-  ++stack.depth;
+  const size_t depth = stack.depth;
+  if (depth < stack.entries.size()) {
+    stack.entries[depth].verb = verb;
+    stack.entries[depth].index = index;
+  }
+  stack.depth = depth + 1;
 }
 
 ActivityScope::~ActivityScope() { --ThisThread().depth; }
 
-std::string CurrentActivity() {
-  const ActivityStack& stack = ThisThread();
+const ActivityStack& ActivityOfThisThread() { return ThisThread(); }
+
+std::string ToString(const ActivityStack& activity) {
   std::string text;
-  for (size_t i = 0; i < std::min(stack.depth, stack.entries.size()); ++i) {
-    absl::StrAppend(&text, i == 0 ? "" : ", ", stack.entries[i].verb);
-    if (stack.entries[i].index >= 0) absl::StrAppend(&text, " ", stack.entries[i].index);
+  for (size_t i = 0; i < std::min(activity.depth.load(), activity.entries.size()); ++i) {
+    absl::StrAppend(&text, i == 0 ? "" : ", ", activity.entries[i].verb.load());
+    const int64_t index = activity.entries[i].index;
+    if (index >= 0) absl::StrAppend(&text, " ", index);
   }
   return text;
 }
+
+std::string CurrentActivity() { return ToString(ThisThread()); }
 
 void SetFailureHandler(FailureHandler handler) { Handler() = std::move(handler); }
 

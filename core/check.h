@@ -49,4 +49,10 @@ class ActivityScope {
 };
 std::string CurrentActivity();
 
+// The calling thread's scopes, for another thread that speaks for it while it lives.
+struct ActivityStack;
+const ActivityStack& ActivityOfThisThread();
+// From any thread. While the scopes change it may mix the old and the new ones.
+std::string ToString(const ActivityStack& activity);
+
 }  // namespace twinstream

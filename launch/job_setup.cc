@@ -90,12 +90,13 @@ absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
 }
 
 void NameRank(Runtime& runtime, const JobSpec& job) {
-  const GridCoordinates at = GridShape::From(job.parallel()).At(runtime.rank());
   runtime.SetTimeout(job.runtime().timeout_seconds());
-  const std::string context =
-      job.parallel().context() > 1 ? absl::StrCat(", context ", at.context) : "";
-  runtime.SetSelf(
-      absl::StrFormat("stage %d, tensor %d%s, data %d", at.pipeline, at.tensor, context, at.data));
+  runtime.SetPlaces([shape = GridShape::From(job.parallel())](int rank) {
+    const GridCoordinates at = shape.At(rank);
+    const std::string context = shape.context > 1 ? absl::StrCat(", context ", at.context) : "";
+    return absl::StrFormat("stage %d, tensor %d%s, data %d", at.pipeline, at.tensor, context,
+                           at.data);
+  });
 }
 
 }  // namespace twinstream

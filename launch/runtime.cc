@@ -2,18 +2,21 @@
 
 #include <mpi.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstring>
 #include <exception>
 #include <numeric>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "core/check.h"
+#include "parallel/collectives.h"
 #include "parallel/host_communicator.h"
 #include "parallel/mpi_transport.h"
 
@@ -24,14 +27,14 @@ namespace {
 // locks and without constructors.
 struct SignalState {
   std::atomic<bool> stop{false};  // any signal that asks for an orderly end
-  std::atomic<bool> end{false};   // SIGTERM: somebody will not wait for long
+  sem_t told_to_end{};            // SIGTERM: somebody will not wait for long
   char self[512] = "twinstream";  // who dies, for the last words after a fatal signal
 };
 constinit SignalState signal_state;
 
 void OnStopSignal(int signal) {
   signal_state.stop = true;
-  if (signal == SIGTERM) signal_state.end = true;
+  if (signal == SIGTERM) sem_post(&signal_state.told_to_end);
 }
 
 void WriteToStderr(const char* text, size_t length) {
@@ -52,6 +55,7 @@ void OnFatalSignal(int signal) {
 }
 
 void InstallSignalHandlers() {
+  sem_init(&signal_state.told_to_end, 0, 0);
   struct sigaction stop = {};
   stop.sa_handler = OnStopSignal;
   stop.sa_flags = SA_RESTART;  // files are read and written on
@@ -82,6 +86,13 @@ void InstallSignalHandlers() {
   Die("std::terminate was called");
 }
 
+std::string NameOf(int rank, const std::vector<std::string>& hosts,
+                   const std::function<std::string(int rank)>& place_of) {
+  const std::string& host = hosts[static_cast<size_t>(rank)];  // empty while they meet
+  return absl::StrCat("rank ", rank, place_of ? absl::StrCat(" (", place_of(rank), ")") : "",
+                      host.empty() ? "" : absl::StrCat(" on host ", host));
+}
+
 }  // namespace
 
 Runtime::Runtime(int& argc, char**& argv) {
@@ -90,11 +101,12 @@ Runtime::Runtime(int& argc, char**& argv) {
   int provided = 0;
   CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  transport_ = MakeMpiTransport();
   char host[256] = "";
   gethostname(host, sizeof(host) - 1);
-  hostname_ = host;
-  transport_ = MakeMpiTransport();
-  SetSelf("");
+  hosts_.resize(static_cast<size_t>(size()));
+  hosts_[static_cast<size_t>(rank())] = host;
+  ApplyWaitPolicy();
   SetFailureHandler([this](absl::string_view paragraph) { Fail(paragraph); });
   std::set_terminate(OnTerminate);
   Check(provided >= MPI_THREAD_FUNNELED, "this MPI library allows no threads beside its own (%d)",
@@ -103,9 +115,15 @@ Runtime::Runtime(int& argc, char**& argv) {
   std::vector<int> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   world_ = std::make_unique<HostCommunicator>(*transport_, GridGroup::kWorld, ranks);
+  hosts_ = GatherTexts(*world_, hostname());
+  ApplyWaitPolicy();
+  speaker_ = std::jthread([this](const std::stop_token& closing) { SpeakWhenToldToEnd(closing); });
 }
 
 Runtime::~Runtime() {
+  speaker_.request_stop();
+  sem_post(&signal_state.told_to_end);
+  speaker_.join();
   SetFailureHandler(nullptr);
   std::set_terminate(nullptr);
   CheckMpi(MPI_Finalize(), "MPI_Finalize");
@@ -127,24 +145,40 @@ void Runtime::SetTimeout(double seconds) {
   ApplyWaitPolicy();
 }
 
-void Runtime::SetSelf(absl::string_view place) {
-  self_ = absl::StrCat("rank ", rank(), place.empty() ? "" : absl::StrCat(" (", place, ")"));
-  const std::string last_words = absl::StrCat(self_, " on host ", hostname_);
-  std::strncpy(signal_state.self, last_words.c_str(), sizeof(signal_state.self) - 1);
+void Runtime::SetPlaces(std::function<std::string(int rank)> place_of) {
+  place_of_ = std::move(place_of);
   ApplyWaitPolicy();
 }
 
+std::string Runtime::Name(int rank) const { return NameOf(rank, hosts_, place_of_); }
+
+// mpirun kills a second after SIGTERM. A thread of its own speaks, since MPI may block the rank for
+// that second: when a connection breaks, it reports that to mpirun, which sleeps before it kills.
+void Runtime::SpeakWhenToldToEnd(const std::stop_token& closing) const {
+  while (sem_wait(&signal_state.told_to_end) != 0) continue;  // interrupted
+  while (!closing.stop_requested() && !failing_) {
+    const std::string wait = transport_->WaitInProgress(0.25);
+    if (!wait.empty()) {
+      const std::string line = absl::StrCat(wait, " when it was told to end\n");
+      return WriteToStderr(line.data(), line.size());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 void Runtime::ApplyWaitPolicy() {
+  std::strncpy(signal_state.self, Name(rank()).c_str(), sizeof(signal_state.self) - 1);
   transport_->SetWaitPolicy({.timeout_seconds = timeout_seconds_,
-                             .told_to_end = [] { return signal_state.end.load(); },
-                             .self = self_});
+                             .name_of = [hosts = hosts_, place_of = place_of_](int rank) {
+                               return NameOf(rank, hosts, place_of);
+                             }});
 }
 
 void Runtime::Fail(absl::string_view paragraph) {
-  static std::atomic<bool> failing{false};
-  while (failing.exchange(true)) pause();  // another thread is ending the job already
-  absl::ConsumePrefix(&paragraph, absl::StrCat(self_, " "));  // a wait that names its own rank
-  const std::string text = absl::StrCat(self_, " on host ", hostname_, ": ", paragraph, "\n");
+  while (failing_.exchange(true)) pause();  // another thread is ending the job already
+  const std::string self = Name(rank());
+  absl::ConsumePrefix(&paragraph, absl::StrCat(self, " "));  // a wait that names its own rank
+  const std::string text = absl::StrCat(self, ": ", paragraph, "\n");
   WriteToStderr(text.data(), text.size());
   // If mpirun is gone, MPI_Abort may wait for it for ever.
   signal(SIGALRM, SIG_DFL);

@@ -2,8 +2,13 @@
 // talks to the others, what signals ask of it, and how it ends the whole job when it fails.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "parallel/communicator.h"
@@ -14,6 +19,7 @@ namespace twinstream {
 // One per process, made by the main thread first thing in main and destroyed last thing in it. Only
 // that thread talks to other ranks. While it lives
 // - SIGTERM, SIGINT and SIGUSR1 only set stop_requested(); SIGPIPE is ignored;
+// - after SIGTERM, a rank that waits for another says so on stderr, once;
 // - a failed Check, an exception that nobody catches and a fatal signal print one paragraph with
 //   rank and host on stderr and end all ranks of the job (code 1) within seconds.
 class Runtime {
@@ -29,7 +35,8 @@ class Runtime {
   int size() const { return transport_->size(); }
   int local_rank() const { return local_rank_; }  // among the ranks of this host
   int local_size() const { return local_size_; }
-  const std::string& hostname() const { return hostname_; }
+  const std::string& hostname() const { return hosts_[static_cast<size_t>(rank())]; }
+  const std::vector<std::string>& hosts() const { return hosts_; }  // of each rank
 
   Transport& transport() { return *transport_; }
   Communicator& world() { return *world_; }
@@ -39,21 +46,25 @@ class Runtime {
 
   // How long a rank waits for another before it gives the job up.
   void SetTimeout(double seconds);
-  // This rank's place in the job, once it is known, for messages: "stage 1, tensor 0, data 3".
-  void SetSelf(absl::string_view place);
+  // Every rank's place in the job, once it is known, for messages: "stage 1, tensor 0, data 3".
+  void SetPlaces(std::function<std::string(int rank)> place_of);
 
  private:
+  std::string Name(int rank) const;  // "rank 3 (stage 1, tensor 0, data 3) on host b"
+  void SpeakWhenToldToEnd(const std::stop_token& closing) const;
   void ApplyWaitPolicy();
   void MeetThisHost();
   // Prints the paragraph and ends the job.
   [[noreturn]] void Fail(absl::string_view paragraph);
 
-  std::string hostname_;
   int local_rank_ = 0, local_size_ = 1;
   double timeout_seconds_ = 600;
-  std::string self_;  // "rank 3 (stage 1, tensor 0, data 3)"
+  std::function<std::string(int rank)> place_of_;
   std::unique_ptr<Transport> transport_;
+  std::vector<std::string> hosts_;
   std::unique_ptr<Communicator> world_;
+  std::atomic<bool> failing_{false};  // it has said why
+  std::jthread speaker_;
 };
 
 }  // namespace twinstream

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/check.h"
 #include "parallel/wait_monitor.h"
 
@@ -77,6 +78,10 @@ class MpiTransport final : public Transport {
 
   void SetWaitPolicy(WaitPolicy policy) override { monitor_.SetPolicy(std::move(policy)); }
 
+  std::string WaitInProgress(double at_least_seconds) const override {
+    return monitor_.WaitInProgress(at_least_seconds);
+  }
+
  private:
   struct Message {
     bool in_use = false;
@@ -141,8 +146,9 @@ class MpiTransport final : public Transport {
   void CheckNotLonger(int result, const Message& message, const char* what) const {
     int error_class = MPI_SUCCESS;
     if (result != MPI_SUCCESS) MPI_Error_class(result, &error_class);
-    Check(error_class != MPI_ERR_TRUNCATE, "%s expected %d bytes in %s from rank %d and got more",
-          monitor_.self(), message.bytes, what, message.peer);
+    if (error_class != MPI_ERR_TRUNCATE) return;
+    Die(absl::StrFormat("%s expected %d bytes in %s from %s and got more", monitor_.self(),
+                        message.bytes, what, monitor_.Name(message.peer)));
   }
 
   void CheckPart(const Message& message, const MPI_Status& status, const char* what) const {

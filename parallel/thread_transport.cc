@@ -119,4 +119,8 @@ void ThreadTransport::Wait(Request request, const char* what) {
 
 void ThreadTransport::SetWaitPolicy(WaitPolicy policy) { monitor_.SetPolicy(std::move(policy)); }
 
+std::string ThreadTransport::WaitInProgress(double at_least_seconds) const {
+  return monitor_.WaitInProgress(at_least_seconds);
+}
+
 }  // namespace twinstream

@@ -66,6 +66,7 @@ class ThreadTransport final : public Transport {
   Request Receive(absl::Span<std::byte> bytes, int from, int tag) override;
   void Wait(Request request, const char* what) override;
   void SetWaitPolicy(WaitPolicy policy) override;
+  std::string WaitInProgress(double at_least_seconds) const override;
 
  private:
   ThreadHub& hub_;

@@ -12,14 +12,11 @@
 
 namespace twinstream {
 
-// What a rank says while it waits too long or is told to end: set once, from the job's layout.
+// When a rank that waits for another gives up, and how it names the two.
 struct WaitPolicy {
   double timeout_seconds = 600;
-  // Asked about every 0.1 s of waiting: true once this process was told to end (SIGTERM). A wait
-  // that then lasts another half second names what it waits for on stderr, once: mpirun kills a
-  // second after SIGTERM.
-  std::function<bool()> told_to_end;
-  std::string self;  // "rank 3 (stage 1, tensor 1, data 0)"
+  // Any rank of the job: "rank 3 (stage 1, tensor 1, data 0) on host b". Without one: "rank 3".
+  std::function<std::string(int rank)> name_of;
 };
 
 class Transport {
@@ -39,6 +36,10 @@ class Transport {
   // tensor".
   virtual void Wait(Request request, const char* what) = 0;
   virtual void SetWaitPolicy(WaitPolicy policy) = 0;
+  // The wait in progress if it has lasted so many seconds, or nothing: "rank 3 was waiting in
+  // all-reduce over tensor for rank 2 (during step 7)". From any thread, also while MPI itself
+  // blocks.
+  virtual std::string WaitInProgress(double at_least_seconds) const = 0;
 };
 
 }  // namespace twinstream

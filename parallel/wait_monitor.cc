@@ -1,54 +1,63 @@
 #include "parallel/wait_monitor.h"
 
-#include <cstdio>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/check.h"
 
 namespace twinstream {
+namespace {
 
-using std::chrono::milliseconds;
+double SecondsSince(WaitMonitor::Clock::time_point start) {
+  return std::chrono::duration<double>(WaitMonitor::Clock::now() - start).count();
+}
 
-WaitMonitor::WaitMonitor(int rank) { policy_.self = absl::StrCat("rank ", rank); }
+}  // namespace
+
+WaitMonitor::WaitMonitor(int rank) : rank_(rank) {}
 
 void WaitMonitor::SetPolicy(WaitPolicy policy) {
-  if (policy.self.empty()) policy.self = policy_.self;
+  const std::lock_guard lock(mutex_);
   policy_ = std::move(policy);
 }
 
-WaitMonitor::Wait::Wait(WaitMonitor& monitor, const char* what, int peer)
-    : monitor_(monitor), what_(what), peer_(peer), next_question_(start_ + milliseconds(100)) {}
-
-WaitMonitor::Clock::duration WaitMonitor::Wait::Look() {
-  const Clock::time_point now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  const WaitPolicy& policy = monitor_.policy_;
-  Check(seconds < policy.timeout_seconds, "%s waited %g s in %s for rank %d", policy.self,
-        policy.timeout_seconds, what_, peer_);
-  if (now >= next_question_) AskWhetherToldToEnd(now);
-  return now - start_;
+std::string WaitMonitor::Name(int rank) const {
+  return policy_.name_of ? policy_.name_of(rank) : absl::StrCat("rank ", rank);
 }
 
-void WaitMonitor::Wait::AskWhetherToldToEnd(Clock::time_point now) {
-  next_question_ = now + milliseconds(100);
-  const WaitPolicy& policy = monitor_.policy_;
-  if (monitor_.has_spoken_ || !policy.told_to_end || !policy.told_to_end()) return;
-  if (!told_) told_ = now;
-  if (now - *told_ < milliseconds(500)) return;
-  monitor_.has_spoken_ = true;
-  const std::string activity = CurrentActivity();
-  const std::string line = absl::StrFormat(
-      "%s was waiting in %s for rank %d when it was told to end%s\n", policy.self, what_, peer_,
-      activity.empty() ? "" : absl::StrCat(" (during ", activity, ")"));
-  std::fputs(line.c_str(), stderr);
-  std::fflush(stderr);
+std::string WaitMonitor::WaitInProgress(double at_least_seconds) const {
+  const std::lock_guard lock(mutex_);
+  if (wait_ == nullptr || SecondsSince(wait_->start_) < at_least_seconds) return "";
+  const std::string activity = ToString(wait_->activity_);
+  return absl::StrFormat("%s was waiting in %s for %s%s", self(), wait_->what_, Name(wait_->peer_),
+                         activity.empty() ? "" : absl::StrCat(" (during ", activity, ")"));
+}
+
+WaitMonitor::Wait::Wait(WaitMonitor& monitor, const char* what, int peer)
+    : monitor_(monitor), what_(what), peer_(peer), activity_(ActivityOfThisThread()) {
+  const std::lock_guard lock(monitor_.mutex_);
+  monitor_.wait_ = this;
+}
+
+WaitMonitor::Wait::~Wait() {
+  const std::lock_guard lock(monitor_.mutex_);
+  monitor_.wait_ = nullptr;
+}
+
+WaitMonitor::Clock::duration WaitMonitor::Wait::Look() {
+  const double timeout = monitor_.policy_.timeout_seconds;
+  const Clock::duration waited = Clock::now() - start_;
+  if (std::chrono::duration<double>(waited).count() >= timeout) {
+    Die(absl::StrFormat("%s waited %g s in %s for %s", monitor_.self(), timeout, what_,
+                        monitor_.Name(peer_)));
+  }
+  return waited;
 }
 
 void WaitMonitor::CheckSize(int64_t expected, int64_t arrived, const char* what, int peer) const {
-  Check(arrived == expected, "%s expected %d bytes in %s from rank %d and got %d", policy_.self,
-        expected, what, peer, arrived);
+  if (arrived == expected) return;
+  Die(absl::StrFormat("%s expected %d bytes in %s from %s and got %d", self(), expected, what,
+                      Name(peer), arrived));
 }
 
 }  // namespace twinstream

@@ -1,12 +1,13 @@
 // WaitMonitor: what every transport does about a wait that lasts: dies with the names of who waits
-// for whom when it is too long, and says so once when the process was told to end meanwhile.
+// for whom when it is too long, and lets other threads ask.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
+#include <mutex>
 #include <string>
 
+#include "core/check.h"
 #include "parallel/transport.h"
 
 namespace twinstream {
@@ -15,36 +16,43 @@ class WaitMonitor {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `rank`: who waits, until a policy names it better.
-  explicit WaitMonitor(int rank);
+  explicit WaitMonitor(int rank);  // of who waits
   void SetPolicy(WaitPolicy policy);
-  const std::string& self() const { return policy_.self; }
+  // "rank 3", or as the policy names it.
+  std::string Name(int rank) const;
+  std::string self() const { return Name(rank_); }
+  // As Transport's.
+  std::string WaitInProgress(double at_least_seconds) const;
 
-  // One wait, from its construction on. `what` outlives it.
+  // One wait, from its construction to its end; one at a time. `what` outlives it.
   class Wait {
    public:
     Wait(WaitMonitor& monitor, const char* what, int peer);
-    // To be called at least every 0.1 s while the wait goes on. Returns how long it has lasted;
-    // dies after the policy's timeout.
+    ~Wait();
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+    // To be called again and again while the wait goes on. Returns how long it has lasted; dies
+    // after the policy's timeout.
     Clock::duration Look();
 
    private:
-    void AskWhetherToldToEnd(Clock::time_point now);
+    friend class WaitMonitor;
 
     WaitMonitor& monitor_;
     const char* const what_;
     const int peer_;
+    const ActivityStack& activity_;
     const Clock::time_point start_ = Clock::now();
-    Clock::time_point next_question_;
-    std::optional<Clock::time_point> told_;
   };
 
   // Dies unless `arrived` bytes are what was expected.
   void CheckSize(int64_t expected, int64_t arrived, const char* what, int peer) const;
 
  private:
-  WaitPolicy policy_;
-  bool has_spoken_ = false;  // the line about being told to end comes once per process
+  const int rank_;
+  WaitPolicy policy_;           // changed under the lock, by the thread that waits
+  const Wait* wait_ = nullptr;  // likewise
+  mutable std::mutex mutex_;    // for WaitInProgress
 };
 
 }  // namespace twinstream

@@ -78,7 +78,7 @@ using HostCommunicatorDeathTest = ::testing::Test;
 TEST(HostCommunicatorDeathTest, RanksThatDisagreeAboutTheOperationNameIt) {
   const auto disagree = [] {
     RunRanks(2, [](Transport& transport) {
-      transport.SetWaitPolicy({.timeout_seconds = 0.3, .told_to_end = nullptr, .self = ""});
+      transport.SetWaitPolicy({.timeout_seconds = 0.3});
       ProcessGrid grid({.tensor = 2}, transport);
       float value = 1;
       if (transport.rank() == 0) {

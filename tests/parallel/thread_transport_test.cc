@@ -1,9 +1,11 @@
 #include "parallel/thread_transport.h"
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/testing/run_ranks.h"
 
@@ -49,25 +51,33 @@ TEST(ThreadTransport, ARankMaySendToItself) {
   });
 }
 
-TEST(ThreadTransport, SaysOnceWhatItWaitsForWhenToldToEnd) {
-  std::atomic<bool> told{false};
-  ::testing::internal::CaptureStderr();
+std::string NameWithPlace(int rank) { return absl::StrCat("rank ", rank, " (place ", rank, ")"); }
+
+TEST(ThreadTransport, OtherThreadsMayAskForTheWaitInProgress) {
+  std::atomic<bool> answered{false};
   RunRanks(2, [&](Transport& transport) {
-    transport.SetWaitPolicy(
-        {.timeout_seconds = 60, .told_to_end = [&] { return told.load(); }, .self = "rank 1 (x)"});
+    transport.SetWaitPolicy({.name_of = NameWithPlace});
+    const auto nap = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
     int value = 5;
     if (transport.rank() == 0) {
-      told = true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(900));
+      while (!answered) nap();
       transport.Wait(transport.Send(Bytes(value), 1, 0), "send");
-    } else {
-      const ActivityScope doing("step", 4);
-      transport.Wait(transport.Receive(Bytes(value), 0, 0), "broadcast over data");
+      return;
     }
+    std::string answer;
+    std::jthread other([&] {
+      for (; answer.empty(); nap()) answer = transport.WaitInProgress(0.02);
+      EXPECT_EQ(transport.WaitInProgress(60), "") << "no wait has lasted that long";
+      answered = true;
+    });
+    const ActivityScope doing("step", 4);
+    transport.Wait(transport.Receive(Bytes(value), 0, 0), "broadcast over data");
+    other.join();
+    EXPECT_EQ(answer,
+              "rank 1 (place 1) was waiting in broadcast over data for rank 0 (place 0) (during "
+              "step 4)");
+    EXPECT_EQ(transport.WaitInProgress(0), "") << "nobody waits any more";
   });
-  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
-            "rank 1 (x) was waiting in broadcast over data for rank 0 when it was told to end "
-            "(during step 4)\n");
 }
 
 class ThreadTransportDeathTest : public ::testing::Test {
@@ -79,16 +89,16 @@ TEST_F(ThreadTransportDeathTest, ATimeoutNamesWhoWaitsForWhomInWhat) {
   const auto wait_for_nobody = [] {
     RunRanks(3, [](Transport& transport) {
       if (transport.rank() != 1) return;
-      transport.SetWaitPolicy(
-          {.timeout_seconds = 0.25, .told_to_end = nullptr, .self = "rank 1 (stage 1)"});
+      transport.SetWaitPolicy({.timeout_seconds = 0.25, .name_of = NameWithPlace});
       const ActivityScope doing("forward of micro-batch", 3);
       int value = 0;
       transport.Wait(transport.Receive(Bytes(value), 2, 0), "all-reduce over tensor");
     });
   };
-  EXPECT_EXIT(wait_for_nobody(), ::testing::ExitedWithCode(1),
-              "rank 1 \\(stage 1\\) waited 0.25 s in all-reduce over tensor for rank 2 \\(during "
-              "forward of micro-batch 3\\)");
+  EXPECT_EXIT(
+      wait_for_nobody(), ::testing::ExitedWithCode(1),
+      "rank 1 \\(place 1\\) waited 0.25 s in all-reduce over tensor for rank 2 \\(place 2\\) "
+      "\\(during forward of micro-batch 3\\)");
 }
 
 TEST_F(ThreadTransportDeathTest, AMessageOfAnotherSizeDies) {

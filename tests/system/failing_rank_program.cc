@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   twinstream::Runtime runtime(argc, argv);
   const absl::string_view what = argc > 1 ? argv[1] : "";
   runtime.SetTimeout(what == "hang" ? 2 : 600);
-  runtime.SetSelf(absl::StrCat("stage ", runtime.rank()));
+  runtime.SetPlaces([](int rank) { return absl::StrCat("stage ", rank); });
   if (what == "stop" && runtime.rank() == 0) raise(SIGUSR1);
   for (int step = 0;; ++step) {
     const twinstream::ActivityScope doing("step", step);

@@ -28,8 +28,8 @@ step='\(during step 3\)'
 expect check 1 "^rank 1 \(stage 1\) on host [^ ]+: 5 rows do not divide over 2 ranks $step \[.*failing_rank_program.cc:[0-9]+\]$"
 expect exception 1 "^rank 1 \(stage 1\) on host [^ ]+: an exception that nobody caught: out of luck"
 expect segfault 139 "^rank 1 \(stage 1\) on host [^ ]+: killed by a signal: Segmentation fault$"
-expect kill 137 "^rank [02] \(stage [02]\) was waiting in all-reduce over world for rank 1 when it was told to end $step$"
-expect hang 1 "^rank [02] \(stage [02]\) on host [^ ]+: waited 2 s in all-reduce over world for rank 1 $step"
+expect kill 137 "^rank [02] \(stage [02]\) on host [^ ]+ was waiting in all-reduce over world for rank 1 \(stage 1\) on host [^ ]+ $step when it was told to end$"
+expect hang 1 "^rank [02] \(stage [02]\) on host [^ ]+: waited 2 s in all-reduce over world for rank 1 \(stage 1\) on host [^ ]+ $step"
 expect stop 3 ""
 expect check 1 "^rank 0 \(stage 0\) on host [^ ]+: 5 rows do not divide" alone
 expect exception 1 "^rank 0 \(stage 0\) on host [^ ]+: an exception" alone

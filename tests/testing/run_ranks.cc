@@ -13,7 +13,7 @@ void RunRanks(int ranks, absl::FunctionRef<void(Transport& transport)> body) {
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&hub, &body, rank] {
       ThreadTransport transport(hub, rank);
-      transport.SetWaitPolicy({.timeout_seconds = 60, .told_to_end = nullptr, .self = ""});
+      transport.SetWaitPolicy({.timeout_seconds = 60});
       body(transport);
     });
   }
