@@ -206,6 +206,13 @@ absl::Status OnceStarted(const absl::Status& status) {
 absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   const double peak_flops = PeakFlops(runtime, *session.device);
   Introduce(runtime, *session.trainer, session.data.train, peak_flops);
+  if (LostHostsGoUnnoticed(runtime.hosts())) {
+    Say(runtime,
+        "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "
+        "--mca "
+        "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3 "
+        "(docs/cluster.md)");
+  }
   if (!start.point.fresh()) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,
                                  start.point.manifest.layout()));

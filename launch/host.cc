@@ -68,6 +68,13 @@ bool WatchedOnTerminal() {
   return absl::StartsWith(name, "/dev/pts/") || absl::StartsWith(name, "/dev/tty");
 }
 
+bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
+  const bool several = std::any_of(hosts.begin(), hosts.end(),
+                                   [&](const std::string& host) { return host != hosts[0]; });
+  return several && std::getenv("OMPI_COMM_WORLD_RANK") != nullptr &&
+         std::getenv("OMPI_MCA_oob_tcp_keepalive_time") == nullptr;
+}
+
 double MeasurePeakFlops(Device& device) {
   constexpr int64_t kSize = 1024;
   constexpr int kRepeats = 5;

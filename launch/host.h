@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "absl/types/span.h"
 #include "core/device.h"
 #include "proto/job.pb.h"
 
@@ -19,6 +21,10 @@ int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host);
 // Whether a person watches this process's standard output on a terminal. mpirun gives its ranks a
 // pseudo-terminal whatever its own output is: then its own counts.
 bool WatchedOnTerminal();
+
+// Whether these ranks' hosts are several and mpirun started them without asking its daemons for
+// signs of life: it then takes minutes to notice that one of them cannot be reached any more.
+bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts);
 
 // FLOP/s of a float32 product of 1024-cubed on this device: the best of a few.
 double MeasurePeakFlops(Device& device);

@@ -41,6 +41,27 @@ TEST_F(ThreadsPerRankTest, AnEnvironmentThatIsNoNumberCountsAsUnset) {
   }
 }
 
+class LostHostsTest : public ::testing::Test {
+ protected:
+  void SetUp() override { setenv("OMPI_COMM_WORLD_RANK", "0", 1); }
+  void TearDown() override {
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_MCA_oob_tcp_keepalive_time");
+  }
+};
+
+TEST_F(LostHostsTest, GoUnnoticedByAnMpirunThatAsksForNoSignsOfLife) {
+  EXPECT_TRUE(LostHostsGoUnnoticed({"alpha", "alpha", "beta"}));
+  setenv("OMPI_MCA_oob_tcp_keepalive_time", "2", 1);
+  EXPECT_FALSE(LostHostsGoUnnoticed({"alpha", "alpha", "beta"}));
+}
+
+TEST_F(LostHostsTest, DoNotMatterToOneHostOrAnotherLauncher) {
+  EXPECT_FALSE(LostHostsGoUnnoticed({"alpha", "alpha"}));
+  unsetenv("OMPI_COMM_WORLD_RANK");
+  EXPECT_FALSE(LostHostsGoUnnoticed({"alpha", "beta"}));
+}
+
 TEST(AvailableMemory, IsKnownHere) { EXPECT_GT(AvailableMemory(), 0); }
 
 }  // namespace
