@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that Twinstream needs and that are missing; does nothing, and needs no
-# network, when none is. Usage: deploy/install.sh [build] [test] [full]   (default: build)
-#   build: compile and run;   test: plus the script and format checks;   full: plus clang-tidy.
+# network, when none is. Usage: deploy/install.sh [build] [test] [full] [slurm]   (default: build)
+#   build: compile and run;   test: plus the script and format checks;   full: plus clang-tidy;
+#   slurm: what deploy/slurm_check.sh needs.
 set -euo pipefail
 
 declare -A package_sets=(
   [build]="g++ cmake ninja-build ccache openmpi-bin libopenmpi-dev protobuf-compiler libprotobuf-dev
            libabsl-dev libdnnl-dev nlohmann-json3-dev libgtest-dev libgmock-dev bible-kjv"
-  [test]="clang-format-14 shellcheck python3"
+  [test]="clang-format-14 shellcheck python3 iproute2"
   [full]="clang-tidy-14 libomp-14-dev"
+  [slurm]="slurmctld slurmd slurm-client munge iproute2"
 )
 
 wanted=()
 for name in "${@:-build}"; do
   if [[ -z ${package_sets[$name]:-} ]]; then
-    echo "install.sh: unknown package set '$name'; there are: build, test, full" >&2
+    echo "install.sh: unknown package set '$name'; there are: build, test, full, slurm" >&2
     exit 2
   fi
   read -r -d '' -a set_packages <<<"${package_sets[$name]}" || true

@@ -54,6 +54,7 @@ if part "packages" build/log-install.txt bash deploy/install.sh "${packages[@]}"
   part "lint" build/log-lint.txt run_tests build --label-regex lint || true
   part "tests" build/log-tests.txt run_tests build --label-exclude lint || true
   grep -h "tests passed" build/log-lint.txt build/log-tests.txt || true
+  grep -h "^SKIPPED" build/Testing/Temporary/LastTest.log || true
   if $full; then run_full_parts; fi
 fi
 part_summary

@@ -8,6 +8,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 output=$folder/output
+launcher=(mpirun)
 
 cat >job.textproto <<'JOB'
 name: "tiny"
@@ -36,7 +37,7 @@ fail() { # fail MESSAGE
 run() {
   local code=$1 ranks=$2
   shift 2
-  local command=(mpirun -np "$ranks" "$program" "$@")
+  local command=("${launcher[@]}" -np "$ranks" "$program" "$@")
   if [ "$ranks" = alone ]; then command=("$program" "$@"); fi
   timeout 60 "${command[@]}" >"$output" 2>&1
   local got=$?
@@ -61,7 +62,7 @@ close() { # close WHAT A B: two numbers within 1e-6 of each other
 start() {
   local name=$1 ranks=$2
   shift 2
-  mpirun --timeout 60 -np "$ranks" "$program" "$@" >"$output" 2>&1 &
+  "${launcher[@]}" --timeout 60 -np "$ranks" "$program" "$@" >"$output" 2>&1 &
   mpirun_pid=$!
   for _ in $(seq 200); do
     if [ -e "runs/$name/metrics.jsonl" ] && [ "$(wc -l <"runs/$name/metrics.jsonl")" -ge 5 ]; then
@@ -82,6 +83,11 @@ ends_with() { # ends_with EXIT_CODE: what start began
 
 saved() { # saved NAME: its checkpoints' numbers
   find "runs/$1/checkpoints" -name 'step_*' -printf '%f\n' | sed 's/step_0*//' | sort -n | xargs
+}
+
+# The lines of metrics without what depends on the clock and the machine.
+digits() { # digits NAME
+  grep '"loss"' "runs/$1/metrics.jsonl" | sed 's/, "tokens_per_second".*//'
 }
 
 value() { # value FILE STEP KEY: the number as it stands in the last such line of metrics

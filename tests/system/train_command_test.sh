@@ -4,11 +4,6 @@
 # shellcheck source=tests/system/command_testing.sh
 source "$(dirname "$0")/command_testing.sh"
 
-# The lines of metrics without what depends on the clock and the machine.
-digits() { # digits NAME
-  grep '"loss"' "runs/$1/metrics.jsonl" | sed 's/, "tokens_per_second".*//'
-}
-
 files_of_a_run() {
   run 0 2 train job.textproto
   python3 - runs/tiny/metrics.jsonl <<'PYTHON' >"$output" 2>&1 || fail "metrics.jsonl"
