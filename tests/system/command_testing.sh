@@ -62,9 +62,9 @@ close() { # close WHAT A B: two numbers within 1e-6 of each other
 start() {
   local name=$1 ranks=$2
   shift 2
-  "${launcher[@]}" --timeout 60 -np "$ranks" "$program" "$@" >"$output" 2>&1 &
+  "${launcher[@]}" --timeout 120 -np "$ranks" "$program" "$@" >"$output" 2>&1 &
   mpirun_pid=$!
-  for _ in $(seq 200); do
+  for _ in $(seq 600); do
     if [ -e "runs/$name/metrics.jsonl" ] && [ "$(wc -l <"runs/$name/metrics.jsonl")" -ge 5 ]; then
       # shellcheck disable=SC2034 # for the scripts that source this
       rank_pid=$(cat /proc/$mpirun_pid/task/*/children | xargs -n 1 | tail -n 1)
@@ -72,7 +72,7 @@ start() {
     fi
     sleep 0.1
   done
-  fail "$* has not done five steps in 20 s"
+  fail "$* has not done five steps in a minute"
 }
 
 ends_with() { # ends_with EXIT_CODE: what start began

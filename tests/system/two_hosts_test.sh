@@ -18,7 +18,7 @@ last_words='\(during step .*\) when it was told to end$'
 make_two_hosts "$folder" || fail "no two hosts"
 printf 'alpha slots=4\nbeta slots=4\n' >hostfile
 # The line of docs/cluster.md, started on alpha; and no fault may hold up the test.
-by_slot=(timeout --signal=KILL 60 "${on[@]}" alpha mpirun --hostfile hostfile
+by_slot=(timeout --signal=KILL 120 "${on[@]}" alpha mpirun --hostfile hostfile
   --mca plm_rsh_agent "$remote_shell"
   --mca btl_tcp_if_include "$host_network" --mca oob_tcp_if_include "$host_network"
   --mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3)
