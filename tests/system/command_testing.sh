@@ -70,6 +70,7 @@ start() {
       rank_pid=$(cat /proc/$mpirun_pid/task/*/children | xargs -n 1 | tail -n 1)
       return
     fi
+    kill -0 "$mpirun_pid" 2>/dev/null || fail "$* ended before its fifth step"
     sleep 0.1
   done
   fail "$* has not done five steps in a minute"

@@ -66,8 +66,8 @@ ends() {
   local name=$1 codes=$3 begin code=0
   local -n mapping=$2
   launcher=("${mapping[@]}")
-  start "$name" 8 train job.textproto --override="name: '$name' $layout
-    train { steps: 1000000 } checkpoint { every_steps: 0 }"
+  start "$name" 8 train job.textproto --override="name: '$name' $layout" \
+    --override='train { steps: 1000000 } checkpoint { every_steps: 0 }'
   begin=$(date +%s.%N)
   "${@:4}"
   wait "$mpirun_pid" || code=$?
@@ -78,17 +78,20 @@ ends() {
   grep -E "^rank [0-9]|on node" "$output" | sed 's/^/    /'
 }
 
-kill_rank() { # kill_rank RANK
-  kill -KILL "$(grep -lz "^OMPI_COMM_WORLD_RANK=$1$" /proc/[0-9]*/environ 2>/dev/null | cut -d / -f 3)"
+kill_rank() { # kill_rank HOST RANK
+  local pid
+  for pid in $(processes_of "$1"); do
+    if grep -qz "^OMPI_COMM_WORLD_RANK=$2$" "/proc/$pid/environ"; then kill -KILL "$pid"; fi
+  done
 }
 
 faults_end_the_job() {
-  ends rank_killed by_slot 137 kill_rank 5
+  ends rank_killed by_slot 137 kill_rank beta 5
   says "^mpirun noticed that process rank 5 .* on node beta exited on signal 9"
   says "was waiting in .* for rank 5 \(stage 1, tensor 1, data 0\) on host beta $last_words"
 
   # mpirun may hear of the first dead rank before it hears of the dead daemon.
-  ends host_killed by_slot "205 137" kill_host beta
+  ends host_killed by_node "205 137" kill_host beta
   says "(Remote daemon|process rank [4-7]).* on node beta"
   says "^$on_alpha was waiting in .* for $on_beta $last_words"
 
