@@ -18,6 +18,12 @@ using PieceCounts = absl::InlinedVector<int64_t, 64>;
 
 enum class Reduction { kSum, kMax };
 
+// Parts of a tensor that go to or come from the ranks: runs of rows along dimension 0, the same
+// number of parts for every rank: those of rank 0, then those of rank 1, ...
+struct RowParts {
+  absl::Span<const int64_t> begins, counts;  // rows
+};
+
 // Messages of one channel between two ranks arrive in order; channels are independent of each
 // other.
 enum class Channel {
@@ -52,6 +58,10 @@ class Communicator {
   // In: this rank's addends for every piece. Out: the sum of this rank's piece, in its place; the
   // rest is unspecified.
   virtual void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) = 0;
+  // Part i of `in` for rank r becomes part i from this rank in rank r's `out`; both ranks know its
+  // rows, and rows have the same size. The own parts are copied, unless they are in their place.
+  // Parts of `out` overlap neither each other nor parts of `in` that go elsewhere.
+  virtual void AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) = 0;
   virtual void Broadcast(Tensor inout, int root) = 0;
   virtual void Barrier() = 0;
 

@@ -1,6 +1,7 @@
 #include "parallel/host_communicator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -24,6 +25,21 @@ void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, cons
         inout.elements());
 }
 
+void CheckParts(Tensor tensor, RowParts parts, int ranks, const char* what) {
+  Check(parts.begins.size() == parts.counts.size() &&
+            parts.begins.size() % static_cast<size_t>(ranks) == 0,
+        "%s: %d begins and %d counts of parts for %d ranks", what, parts.begins.size(),
+        parts.counts.size(), ranks);
+  for (size_t i = 0; i < parts.begins.size(); ++i) {
+    Check(parts.begins[i] >= 0 && parts.counts[i] >= 0 &&
+              parts.begins[i] + parts.counts[i] <= tensor.dim(0),
+          "%s: rows from %d, %d of them, of a tensor %s", what, parts.begins[i], parts.counts[i],
+          tensor.shape());
+  }
+}
+
+int64_t RowBytes(Tensor tensor) { return tensor.dim(0) == 0 ? 0 : tensor.bytes() / tensor.dim(0); }
+
 }  // namespace
 
 HostCommunicator::HostCommunicator(Transport& transport, GridGroup group, std::vector<int> ranks)
@@ -39,6 +55,7 @@ HostCommunicator::HostCommunicator(Transport& transport, GridGroup group, std::v
   const std::array<const char*, kOperations + 1> verbs = {"all-reduce",
                                                           "all-gather",
                                                           "reduce-scatter",
+                                                          "all-to-all",
                                                           "broadcast",
                                                           "barrier",
                                                           "receive of an activation",
@@ -72,6 +89,38 @@ void HostCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts)
 void HostCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) {
   CheckCounts(inout, counts, size(), What(kReduceScatter));
   if (size() > 1) ReducePieces(inout, counts, Reduction::kSum, kReduceScatter);
+}
+
+void HostCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
+  CheckParts(out, out_parts, size(), What(kAllToAll));
+  CheckParts(in, in_parts, size(), What(kAllToAll));
+  const int64_t row = std::max(RowBytes(out), RowBytes(in));  // one may have no rows
+  const size_t parts = in_parts.counts.size() / static_cast<size_t>(size());
+  const auto of = [parts](int rank, size_t i) { return static_cast<size_t>(rank) * parts + i; };
+  const auto place = [row](Tensor tensor, RowParts where, size_t i) {
+    return tensor.data() + where.begins[i] * row;
+  };
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank_) continue;
+    for (size_t i = of(r, 0); i < of(r + 1, 0); ++i) {
+      PostReceive(place(out, out_parts, i), out_parts.counts[i] * row, r, kAllToAll);
+    }
+  }
+  for (int distance = 1; distance < size(); ++distance) {
+    const int to = (rank_ + distance) % size();
+    for (size_t i = of(to, 0); i < of(to + 1, 0); ++i) {
+      PostSend(place(in, in_parts, i), in_parts.counts[i] * row, to, kAllToAll);
+    }
+  }
+  for (size_t i = of(rank_, 0); i < of(rank_ + 1, 0); ++i) {
+    Check(in_parts.counts[i] == out_parts.counts[i], "%s: %d rows for %d of the rank itself",
+          What(kAllToAll), in_parts.counts[i], out_parts.counts[i]);
+    std::byte* const to = place(out, out_parts, i);
+    const std::byte* const from = place(in, in_parts, i);
+    const size_t bytes = static_cast<size_t>(in_parts.counts[i] * row);
+    if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+  }
+  WaitAll(kAllToAll);
 }
 
 // A binomial tree: the members that have the data double every round.

@@ -29,6 +29,7 @@ class HostCommunicator final : public Communicator {
   void AllReduce(Tensor inout, Reduction reduction) override;
   void AllGather(Tensor inout, absl::Span<const int64_t> counts) override;
   void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override;
+  void AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) override;
   void Broadcast(Tensor inout, int root) override;
   void Barrier() override;
 
@@ -44,6 +45,7 @@ class HostCommunicator final : public Communicator {
     kAllReduce,
     kAllGather,
     kReduceScatter,
+    kAllToAll,
     kBroadcast,
     kBarrier,
     kMessage,  // + channel

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -110,6 +111,73 @@ void CheckPieces(Communicator& world) {
   }
 }
 
+// Rows of part i that rank `from` sends to rank `to`: none, few, beyond any eager limit.
+int64_t PartRows(int from, int to, int i) {
+  if (from == 0 && to == 1 && i == 1) return 30'000;
+  return (from * 5 + to * 3 + i * 2) % 4;
+}
+
+// Rows that say who sent them to whom, in which part.
+std::vector<int32_t> PartContents(int from, int to, int i) {
+  std::vector<int32_t> rows(static_cast<size_t>(2 * PartRows(from, to, i)));
+  std::iota(rows.begin(), rows.end(), 100'000 * ((from * 50 + to) * 3 + i));
+  return rows;
+}
+
+struct Laid {
+  std::vector<int64_t> begins, counts;
+  std::vector<int32_t> rows;  // [.., 2]
+  RowParts parts() const { return {begins, counts}; }
+  Tensor view() {
+    return Tensor(reinterpret_cast<std::byte*>(rows.data()), DType::kI32,
+                  {static_cast<int64_t>(rows.size() / 2), 2});
+  }
+};
+
+// All parts of a rank, those with the same i together, in an order unlike the ranks', with a row of
+// -1 between any two.
+Laid LayOut(int ranks, int parts, const std::function<std::vector<int32_t>(int, int)>& contents) {
+  Laid laid;
+  laid.begins.resize(static_cast<size_t>(ranks * parts));
+  laid.counts.resize(laid.begins.size());
+  for (int i = parts - 1; i >= 0; --i) {
+    for (int r = 0; r < ranks; ++r) {
+      const std::vector<int32_t> part = contents(r, i);
+      laid.begins[static_cast<size_t>(r * parts + i)] = static_cast<int64_t>(laid.rows.size() / 2);
+      laid.counts[static_cast<size_t>(r * parts + i)] = static_cast<int64_t>(part.size() / 2);
+      laid.rows.insert(laid.rows.end(), part.begin(), part.end());
+      laid.rows.insert(laid.rows.end(), {-1, -1});
+    }
+  }
+  return laid;
+}
+
+void CheckAllToAll(Communicator& world) {
+  const int self = world.rank();
+  for (int parts : {1, 3}) {
+    Laid in = LayOut(world.size(), parts, [&](int r, int i) { return PartContents(self, r, i); });
+    const Laid expected =
+        LayOut(world.size(), parts, [&](int r, int i) { return PartContents(r, self, i); });
+    Laid out = expected;
+    std::fill(out.rows.begin(), out.rows.end(), -1);
+    world.AllToAll(out.view(), out.parts(), in.view(), in.parts());
+    EXPECT_TRUE(SameBits(out.rows, expected.rows))
+        << "all-to-all, " << parts << " parts, rank " << self << " of " << world.size();
+    // And back again.
+    std::vector<int32_t> sent = in.rows;
+    std::fill(in.rows.begin(), in.rows.end(), -1);
+    world.AllToAll(in.view(), in.parts(), out.view(), out.parts());
+    EXPECT_TRUE(SameBits(in.rows, sent));
+  }
+  // In place where there is nobody else; ranks with nothing at all take part.
+  std::vector<int32_t> rows = {7, 8};
+  const std::vector<int64_t> zeros(static_cast<size_t>(world.size()), 0);
+  std::vector<int64_t> own = zeros;
+  own[static_cast<size_t>(self)] = self == 0 ? 0 : 2;
+  world.AllToAll(View(rows), {zeros, own}, View(rows), {zeros, own});
+  EXPECT_EQ(rows, std::vector<int32_t>({7, 8}));
+}
+
 void CheckBroadcast(Communicator& world) {
   for (int root = 0; root < world.size(); ++root) {
     for (int64_t elements : {0, 1, 50'000}) {
@@ -211,6 +279,7 @@ void CheckCollectives(Transport& transport) {
   CheckAllReduce<int32_t>(world);
   CheckPieces<float>(world);
   CheckPieces<int32_t>(world);
+  CheckAllToAll(world);
   CheckBroadcast(world);
   CheckBarrier(world);
   CheckMessages(world);
