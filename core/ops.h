@@ -15,6 +15,8 @@ struct MatmulOptions {
   bool transpose_a = false;  // a is stored [K, M]
   bool transpose_b = false;  // b is stored [N, K]
   bool accumulate = false;   // out += a b instead of out = a b
+  // M or K is another number in every call (the rows of one expert): nothing is prepared for it.
+  bool varying = false;
 };
 
 // How the input h of a residual block comes from the streams. x is the normalised, y the identity
@@ -115,6 +117,25 @@ struct QkvTensors {
   Tensor scales;  // [B*T, H + 2K]: 1/rms per head, where a norm exists; absent without norms
 };
 
+// N tokens choose k of E experts each (OLMoE, arXiv 2409.02060). R = N k routed rows, in the order
+// of the experts and, for each of them, of the tokens. All float32, whatever the tokens' dtype.
+struct RoutingTensors {
+  Tensor probabilities;  // [N, E]: softmax of the router's logits
+  Tensor lse;            // [N]: log-sum-exp of the logits
+  Tensor experts;  // [N, k] i32: the likeliest, in descending order; of equals the lower id first
+  Tensor weights;  // [N, k]: their probabilities, not renormalised
+  Tensor rows;     // [N, k] i32: the routed row of each
+  Tensor choices;  // [R] i32: n k + j of each routed row, the inverse of `rows`
+  Tensor counts;   // [E] i32: routed rows of each expert
+  // [2 E + 1] f64, sums over the tokens: n_e (tokens of each expert), P_e (probabilities), lse^2.
+  Tensor statistics;
+};
+
+// Factors of the router's auxiliary losses in the gradient, coefficients included.
+struct RouterLossScales {
+  float load_balance = 0, router_z = 0;
+};
+
 struct AdamWOptions {
   float learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^updates
@@ -164,6 +185,27 @@ class Ops {
   virtual void SwiGluForward(Tensor out, Tensor up) const = 0;
   // dup may be the same memory as up.
   virtual void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const = 0;
+
+  // t.probabilities hold the logits on entry; everything in t is written.
+  virtual void RouteTokens(const RoutingTensors& t) const = 0;
+  // The gradient of the logits takes the place of t.probabilities. weighted: [R], of each routed
+  // row its weight times that weight's gradient. To it come the gradients of the auxiliary losses,
+  // times `scales`, over the N' = sum n_e / k tokens of t.statistics, which may be of several
+  // ranks:
+  //   load balance  E sum_e (n_e / (N' k)) (P_e / N'),    router z  sum lse^2 / N'
+  virtual void RouterBackward(const RoutingTensors& t, Tensor weighted,
+                              const RouterLossScales& scales) const = 0;
+  // losses: [2] f64 += load balance, router z as above; loads: [E] f64 += n_e. top_k: k.
+  virtual void AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics,
+                               int64_t top_k) const = 0;
+  // out[r] = in[choices[r] / k], times weights[choices[r]] unless `weights` is absent. out: [R, C];
+  // in: [N, C]; weights: [N, k].
+  virtual void GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const = 0;
+  // out[n] = sum_j in[rows[n, j]], times weights[n, j] unless `weights` is absent, in ascending j.
+  // out: [N, C]; in: [R, C]; rows: [N, k] i32.
+  virtual void CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const = 0;
+  // out[r] = <a[r], b[r]>. a, b: [R, C].
+  virtual void RowProducts(Tensor out, Tensor a, Tensor b) const = 0;
 
   // out[n] = table[tokens[n] - begin], or zero where the token is not one of the table's rows.
   // tokens: [N] i32; table: [rows, C]: ids begin .. begin + rows - 1.

@@ -97,6 +97,16 @@ class ThreadLimit {
   int before_;
 };
 
+// Another kernel family of oneDNN, which takes any shape as it comes: preparing a product costs as
+// much as computing a small one, and shapes of which there is no end would fill the cache.
+void VaryingProduct(const ProductKey& key, float* out, const float* a, const float* b) {
+  const auto [transpose_a, transpose_b, accumulate, varying] = key.options;
+  dnnl::error::wrap_c_api(dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', key.M, key.N,
+                                     key.K, 1, a, transpose_a ? key.M : key.K, b,
+                                     transpose_b ? key.K : key.N, accumulate ? 1 : 0, out, key.N),
+                          "could not execute a product");
+}
+
 }  // namespace
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
@@ -114,9 +124,13 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
   }
   const ThreadLimit limit;
   thread_local ProductCache cache;
+  const ProductKey key = {M, N, K, options, omp_get_max_threads()};
   try {
-    cache.Execute({M, N, K, options, omp_get_max_threads()}, out.As<float>(), a.As<float>(),
-                  b.As<float>());
+    if (options.varying) {
+      VaryingProduct(key, out.As<float>(), a.As<float>(), b.As<float>());
+    } else {
+      cache.Execute(key, out.As<float>(), a.As<float>(), b.As<float>());
+    }
   } catch (const dnnl::error& error) {
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));

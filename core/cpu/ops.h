@@ -25,6 +25,14 @@ class CpuOps final : public Ops {
                               Tensor q, Tensor k, Tensor v) const override;
   void SwiGluForward(Tensor out, Tensor up) const override;
   void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const override;
+  void RouteTokens(const RoutingTensors& t) const override;
+  void RouterBackward(const RoutingTensors& t, Tensor weighted,
+                      const RouterLossScales& scales) const override;
+  void AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics,
+                       int64_t top_k) const override;
+  void GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const override;
+  void CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const override;
+  void RowProducts(Tensor out, Tensor a, Tensor b) const override;
   void EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const override;
   void EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const override;
   void LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
