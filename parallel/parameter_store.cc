@@ -18,11 +18,16 @@ std::vector<TensorSpec> Specs(const std::vector<std::unique_ptr<Parameter>>& par
   return specs;
 }
 
-// Rows [begin, end) of the box along dimension 0.
+// The dimension along which rows run: the first, or the second of a tensor of matrices.
+int RowDimension(const Box& box) { return box.extent.rank() == 3 ? 1 : 0; }
+
+int64_t RowsIn(const Box& box) { return box.extent[RowDimension(box)]; }
+
+// Rows [begin, end) of the box.
 Box RowsOf(const Box& box, int64_t begin, int64_t end) {
   Box rows = box;
-  rows.begin[0] += begin;
-  rows.extent[0] = end - begin;
+  rows.begin[RowDimension(box)] += begin;
+  rows.extent[RowDimension(box)] = end - begin;
   return rows;
 }
 
@@ -31,13 +36,18 @@ Box RowsOf(const Box& box, int64_t begin, int64_t end) {
 Shape LocalShape(const ParameterSpec& spec) {
   Check(!spec.boxes.empty() && spec.global.rank() >= 1, "%s has no boxes or no dimensions",
         spec.name);
-  Shape local = spec.boxes[0].box.extent;
+  const auto row_extents = [&spec](const Box& box) {
+    Check(box.extent.rank() < 3 || box.extent[0] == 1, "%s: box %s holds several matrices",
+          spec.name, box.ToString());
+    return box.extent.extents().subspan(static_cast<size_t>(RowDimension(box)));
+  };
+  Shape local(row_extents(spec.boxes[0].box));
   local[0] = 0;
   for (const HeldBox& held : spec.boxes) {
-    Check(held.box.extent.extents().subspan(1) == local.extents().subspan(1),
+    Check(row_extents(held.box).subspan(1) == local.extents().subspan(1),
           "%s: boxes %s and %s cannot lie one below the other", spec.name,
           spec.boxes[0].box.ToString(), held.box.ToString());
-    local[0] += held.box.extent[0];
+    local[0] += RowsIn(held.box);
   }
   return local;
 }
@@ -47,7 +57,7 @@ std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name,
   std::vector<Piece> pieces;
   int64_t box_begin = 0;  // local row of the box's first row
   for (const HeldBox& held : parameter.spec.boxes) {
-    const int64_t box_end = box_begin + held.box.extent[0];
+    const int64_t box_end = box_begin + RowsIn(held.box);
     const int64_t begin = std::max(rows.begin, box_begin), end = std::min(rows.end, box_end);
     if (begin < end && (held.primary || copies == Copies::kAll)) {
       pieces.push_back({name, parameter.spec.global,
@@ -87,7 +97,7 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
     const ParameterSpec& spec = parameter->spec;
     int64_t row = 0;  // of the local tensor
     for (const HeldBox& held : spec.boxes) {
-      const int64_t rows = held.box.extent[0];
+      const int64_t rows = RowsIn(held.box);
       const int64_t columns = held.box.elements() / std::max<int64_t>(1, rows);
       const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
       for (int64_t begin = 0; begin < rows; begin += step) {
@@ -95,9 +105,9 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
         part.resize(static_cast<size_t>(box.elements()));
         InitializeBox(spec.init_std * held.init_gain, seed, spec.name, spec.global, box,
                       part.data());
-        device.CopyIn(parameter->value.Rows(row, row + box.extent[0]), part.data());
+        device.CopyIn(parameter->value.Rows(row, row + RowsIn(box)), part.data());
         device.Synchronize();  // `part` is written again
-        row += box.extent[0];
+        row += RowsIn(box);
       }
     }
   }

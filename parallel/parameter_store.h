@@ -28,10 +28,12 @@ struct HeldBox {
 enum class WeightDecay { kMatrix, kEmbedding, kVector };
 
 struct ParameterSpec {
-  std::string name;            // in checkpoints: "layers.0.mlp.up.weight"
-  Shape global;                // whole shape
-  std::vector<HeldBox> boxes;  // this rank's, one below the other along dimension 0 of `value`
-  float init_std = 0;          // truncated normal at 3 standard deviations; 0: all ones
+  std::string name;  // in checkpoints: "layers.0.mlp.up.weight"
+  Shape global;      // whole shape
+  // This rank's, one below the other along dimension 0 of `value`. Rows of a tensor of matrices
+  // (three dimensions: experts) are its matrices' rows, and each box lies in one matrix.
+  std::vector<HeldBox> boxes;
+  float init_std = 0;  // truncated normal at 3 standard deviations; 0: all ones
   WeightDecay decay = WeightDecay::kMatrix;
   // The gradient that backward leaves here is a part: the sum over the tensor axis is the gradient.
   // True for norm weights over sharded tokens, for head norms, and for key/value heads that several
@@ -53,7 +55,7 @@ struct Parameter {
   int64_t rows() const { return value.dim(0); }
 };
 
-// Local shape of a parameter with these boxes: extents of dimension 0 add up, the others agree.
+// Local shape of a parameter with these boxes: [rows of all boxes, ...].
 Shape LocalShape(const ParameterSpec& spec);
 
 // The parts of the parameter's boxes that local rows [rows.begin, rows.end) cover, as pieces of

@@ -67,6 +67,40 @@ TEST(LocalShape, BoxesLieOneBelowTheOther) {
   EXPECT_EQ(LocalShape(Norm()), (Shape{7}));
 }
 
+// Columns 1-2 of all rows of matrices 2 and 0 of [3, 4, 5].
+ParameterSpec Matrices() {
+  const Shape global{3, 4, 5};
+  ParameterSpec spec;
+  spec.name = "layers.0.moe.up.weight";
+  spec.global = global;
+  spec.boxes = {{{{2, 0, 1}, {1, 4, 2}}}, {{{0, 0, 1}, {1, 4, 2}}}};
+  spec.init_std = 1;
+  return spec;
+}
+
+TEST(LocalShape, RowsOfMatricesLieOneBelowTheOther) {
+  EXPECT_EQ(LocalShape(Matrices()), (Shape{8, 2}));
+}
+
+// Rows 3 to 5 of the eight: the last of matrix 2, the first two of matrix 0.
+TEST(Pieces, OfMatricesAreBoxesOfOneMatrixEach) {
+  const std::unique_ptr<Device> device = MakeDevice("cpu", 1).value();
+  ParameterStore store;
+  const Parameter& parameter = store.Declare(Matrices());
+  store.Materialize(*device, Gradients::kNone);
+  store.Initialize(*device, kSeed);
+  const std::vector<Piece> pieces =
+      PiecesOf(parameter, "name", {3, 6}, parameter.value.Rows(3, 6), Copies::kAll);
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].box, (Box{{2, 3, 1}, {1, 1, 2}}));
+  EXPECT_EQ(pieces[1].box, (Box{{0, 0, 1}, {1, 2, 2}}));
+  for (const Piece& piece : pieces) {
+    std::vector<float> expected(static_cast<size_t>(piece.box.elements()));
+    InitializeBox(1, kSeed, "layers.0.moe.up.weight", piece.global, piece.box, expected.data());
+    EXPECT_EQ(Floats(piece.data), expected);
+  }
+}
+
 TEST_F(ParameterStoreTest, BytesAreKnownBeforeMaterialize) {
   // Each tensor is aligned to 64 bytes: 120, 120 and 28 bytes.
   EXPECT_EQ(store_.value_bytes(), 128 + 128 + 64);
