@@ -40,9 +40,13 @@ struct Row {
   void Include(double another) { difference = Maximum(difference, another); }
 };
 
-// The same job on one rank.
+// The same job on one rank. Experts are balanced over a micro-batch of all data ranks together, so
+// the one rank of an MoE model takes as much at a time.
 JobSpec ReferenceJob(const JobSpec& job) {
   JobSpec alone = job;
+  if (job.model().has_moe()) {
+    alone.mutable_train()->set_microbatch(job.train().microbatch() * job.parallel().data());
+  }
   alone.clear_parallel();
   return ResolveJobSpec(alone, 1);
 }

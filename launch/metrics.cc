@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/file.h"
 
@@ -73,6 +74,7 @@ absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
     entries.push_back(Real("load_balance", metrics.moe->load_balance));
     entries.push_back(Real("router_z", metrics.moe->router_z));
     entries.push_back(Real("expert_imbalance", metrics.moe->expert_imbalance));
+    entries.push_back(Integers("expert_tokens", metrics.moe->expert_tokens));
   }
   if (metrics.skipped_steps > 0) {
     entries.push_back(Integer("skipped_steps", metrics.skipped_steps));
@@ -89,6 +91,11 @@ MetricsWriter::Entry MetricsWriter::Integer(absl::string_view key, int64_t value
   return {key, static_cast<double>(value), absl::StrCat(value)};
 }
 
+MetricsWriter::Entry MetricsWriter::Integers(absl::string_view key,
+                                             absl::Span<const int64_t> values) {
+  return {key, std::nullopt, absl::StrCat("[", absl::StrJoin(values, ", "), "]")};
+}
+
 // Nine digits bring every float32 back; JSON has no word for what is not finite.
 MetricsWriter::Entry MetricsWriter::Real(absl::string_view key, double value) {
   if (std::isnan(value)) return {key, value, "\"nan\""};
@@ -101,7 +108,7 @@ absl::Status MetricsWriter::WriteEntries(int64_t step, absl::Span<const Entry> e
   std::vector<TaggedScalar> scalars;
   for (const Entry& entry : entries) {
     absl::StrAppend(&line, ", \"", entry.key, "\": ", entry.text);
-    scalars.push_back({entry.key, entry.value});
+    if (entry.scalar) scalars.push_back({entry.key, *entry.scalar});
   }
   absl::StrAppend(&line, "}\n");
   lines_.write(line.data(), static_cast<std::streamsize>(line.size())).flush();

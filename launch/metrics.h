@@ -17,9 +17,12 @@
 namespace twinstream {
 
 struct MoeMetrics {
-  double load_balance = 0;      // before its coefficient
-  double router_z = 0;          // before its coefficient
-  double expert_imbalance = 0;  // the largest expert's share times the experts; 1 is even
+  double load_balance = 0;  // before its coefficient
+  double router_z = 0;      // before its coefficient
+  // The largest share of a layer's tokens that one of its experts took, times the experts; 1 is
+  // even.
+  double expert_imbalance = 0;
+  std::vector<int64_t> expert_tokens;  // that each expert took, all layers together
 };
 
 // Of one optimizer step, over the whole global batch.
@@ -59,14 +62,15 @@ class MetricsWriter {
   absl::Status Write(const ValidationMetrics& metrics);
 
  private:
-  // A value and its key, with all digits that it has to be printed with.
+  // A value and its key, with all digits that it has to be printed with. Lists are no scalars.
   struct Entry {
     absl::string_view key;
-    double value;
+    std::optional<double> scalar;
     std::string text;
   };
   static Entry Integer(absl::string_view key, int64_t value);
   static Entry Real(absl::string_view key, double value);
+  static Entry Integers(absl::string_view key, absl::Span<const int64_t> values);
 
   MetricsWriter(std::string path, std::ofstream lines, std::optional<TfEventsWriter> events);
   absl::Status WriteEntries(int64_t step, absl::Span<const Entry> entries);

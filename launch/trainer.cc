@@ -4,9 +4,12 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "models/moe.h"
 
 namespace twinstream {
 namespace {
+
+constexpr int64_t kHeadSums = 2;  // LmHead's, before ModelContext::router_sums
 
 std::string Size(int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
@@ -27,6 +30,7 @@ StageOptions OptionsOf(const JobSpec& job, const ProcessGrid& grid) {
           .last = stage == stages - 1,
           .z_loss = static_cast<float>(job.train().z_loss()),
           .gradient_scale = static_cast<float>(1.0 / targets),
+          .micro_batch_share = 1.0F / static_cast<float>(AccumulationSteps(job)),
           .recompute = job.parallel().recompute()};
 }
 
@@ -61,12 +65,14 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
       device_(device),
       grid_(GridShape::From(job.parallel()), transport),
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
+      experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
       model_parameters_(ModelParameters(job.model(), device)),
       context_{.model = job.model(),
                .batch = job.train().microbatch(),
                .device = device,
                .ops = device.ops(),
                .region = region_,
+               .experts = experts_,
                .parameters = parameters_,
                .context_ranks = &grid_.context()},
       stage_(context_, OptionsOf(job, grid_)),
@@ -83,10 +89,11 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
 
 std::vector<TensorSpec> Trainer::BatchSpecs() const {
   const Shape tokens = {micro_batches_, context_.tokens()};
+  const Shape sums = {kHeadSums + RouterSumElements(job_.model())};
   return {{"tokens", DType::kI32, tokens},
           {"targets", DType::kI32, tokens},
-          {"sums", DType::kF64, {2}},     // this rank's, on the last stage
-          {"results", DType::kF64, {2}},  // everybody's
+          {"sums", DType::kF64, sums},     // this rank's
+          {"results", DType::kF64, sums},  // everybody's
           {"flags", DType::kI32, {1}},
           {"logits", DType::kF32, {1, job_.model().vocabulary()}},
           {"rope", DType::kF32, {context_.shard().tokens(), job_.model().head_dim()}}};
@@ -126,6 +133,9 @@ void Trainer::Materialize() {
   flags_ = tensors[4];
   logits_ = tensors[5];
   context_.rope = tensors[6];
+  context_.router_sums = sums_.Rows(kHeadSums, sums_.elements());
+  host_sums_.resize(static_cast<size_t>(sums_.elements()));
+  expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
   engine_ = std::make_unique<PipelineEngine>(std::vector<Stage*>{&stage_}, pipeline_,
@@ -159,19 +169,41 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
   device_.CopyIn(tokens_, batch.tokens.data());
   device_.CopyIn(targets_, batch.targets.data());
   device_.ops().Zero(sums_);
-  stage_.SetBatch(pass, tokens_, targets_, sums_);
+  stage_.SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
   engine_->Run(program, [&](int /*stage*/) { optimizer_.Reduce(stage_.parameters()); });
 }
 
-// Sums of the last stages' losses over the data and context ranks, on every rank. Each addend comes
-// from one tensor rank alone and zeros from all others, so the bits depend on those ranks only.
-std::array<double, 2> Trainer::SumLosses() {
-  std::array<double, 2> sums = {};
-  if (!stage_.has_next() && grid_.tensor().rank() == 0) device_.CopyOut(sums.data(), sums_);
-  device_.CopyIn(results_, sums.data());
+// On every rank. The head's sums are the last stages', one of each data and context rank; the
+// router's are over all replicas already, one of each stage. Each addend comes from one tensor rank
+// alone and zeros from all others, so the bits depend on the replicas only.
+absl::Span<const double> Trainer::SumLosses() {
+  device_.CopyOut(host_sums_.data(), sums_);
+  const auto router_begin = host_sums_.begin() + kHeadSums;
+  const bool first = grid_.tensor().rank() == 0;
+  if (!first || stage_.has_next()) std::fill(host_sums_.begin(), router_begin, 0.0);
+  if (!first || grid_.In(GridGroup::kReplicas).rank() > 0) {
+    std::fill(router_begin, host_sums_.end(), 0.0);
+  }
+  device_.CopyIn(results_, host_sums_.data());
   grid_.world().AllReduce(results_, Reduction::kSum);
-  device_.CopyOut(sums.data(), results_);
-  return sums;
+  device_.CopyOut(host_sums_.data(), results_);
+  return host_sums_;
+}
+
+void Trainer::AddRouterLosses(absl::Span<const double> router_sums, StepResult* result) {
+  const MoeSpec& moe = job_.model().moe();
+  const double micro_batches = static_cast<double>(micro_batches_ * job_.model().layers());
+  result->load_balance = router_sums[0] / micro_batches;
+  result->router_z = router_sums[1] / micro_batches;
+  result->loss += moe.load_balance() * result->load_balance + moe.router_z() * result->router_z;
+  const size_t E = expert_tokens_.size();
+  const absl::Span<const double> loads = router_sums.subspan(2);
+  std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0);
+  for (size_t i = 0; i < loads.size(); ++i) expert_tokens_[i % E] += std::llround(loads[i]);
+  const int64_t tokens = job_.train().global_batch() * job_.model().sequence();
+  result->expert_imbalance = *std::max_element(loads.begin(), loads.end()) *
+                             static_cast<double>(moe.experts()) /
+                             static_cast<double>(tokens * moe.top_k());
 }
 
 bool Trainer::AnyRank(bool here) {
@@ -186,10 +218,11 @@ StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning
                          bool stop_requested) {
   parameters_.ZeroGradients(device_.ops());
   Run(TransformerStage::Pass::kTraining, batch, training_);
-  const std::array<double, 2> sums = SumLosses();
+  const absl::Span<const double> sums = SumLosses();
   const double targets = static_cast<double>(job_.train().global_batch() * job_.model().sequence());
   StepResult result = {.cross_entropy = sums[0] / targets};
   result.loss = result.cross_entropy + job_.train().z_loss() * sums[1] / targets;
+  if (job_.model().has_moe()) AddRouterLosses(sums.subspan(kHeadSums), &result);
   result.gradient_norm = optimizer_.GradientNorm();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   result.stop = AnyRank(stop_requested);

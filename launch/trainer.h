@@ -3,16 +3,17 @@
 // distinction about parallelism.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/device.h"
 #include "launch/batch_loader.h"
 #include "models/decoder.h"
 #include "models/transformer_stage.h"
+#include "parallel/expert_region.h"
 #include "parallel/optimizer.h"
 #include "parallel/pipeline_engine.h"
 #include "parallel/process_grid.h"
@@ -37,9 +38,12 @@ struct HostBatch {
 // Over the whole global batch; the same on every rank.
 struct StepResult {
   double loss = 0, cross_entropy = 0;
-  double gradient_norm = 0;  // before clipping
-  bool finite = true;        // false: no update was made
-  bool stop = false;         // some rank was asked to stop
+  double load_balance = 0, router_z = 0;  // MoE: before their coefficients
+  double expert_imbalance = 0;  // MoE: the largest share of a layer's tokens that an expert took,
+                                // times the experts
+  double gradient_norm = 0;     // before clipping
+  bool finite = true;           // false: no update was made
+  bool stop = false;            // some rank was asked to stop
 };
 
 // Micro-batches per data rank and update. job: resolved.
@@ -60,7 +64,10 @@ class Trainer {
   // optimizer().GradientPieces() are the gradients that the update used.
   StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
                   bool stop_requested);
-  // Sum of the cross-entropy over the global batch's targets.
+  // MoE: tokens that each expert took in the last step, all layers together; else empty.
+  absl::Span<const int64_t> expert_tokens() const { return expert_tokens_; }
+  // Sum of the cross-entropy over the global batch's targets; of MoE models too, whose auxiliary
+  // losses are for training alone.
   double EvaluationLoss(const HostBatch& batch);
   // Logits [V] after token `row` of `tokens`, [B * T] in whole sequences, the same on every rank;
   // for M = 1.
@@ -80,7 +87,9 @@ class Trainer {
 
  private:
   int PeakSlots() const;
-  std::array<double, 2> SumLosses();  // cross-entropy, logsumexp^2; over the global batch
+  // Cross-entropy, logsumexp^2, then ModelContext::router_sums; over the global batch.
+  absl::Span<const double> SumLosses();
+  void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
   bool AnyRank(bool here);
   void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program);
   std::vector<TensorSpec> BatchSpecs() const;
@@ -91,6 +100,7 @@ class Trainer {
   Device& device_;
   ProcessGrid grid_;
   TensorRegion region_;
+  ExpertRegion experts_;
   std::vector<ModelParameter> model_parameters_;
   ParameterStore parameters_;
   ModelContext context_;
@@ -101,6 +111,8 @@ class Trainer {
   ScheduleReport training_report_, forward_report_;
   Storage batch_storage_;
   Tensor tokens_, targets_, sums_, results_, flags_, logits_;  // in batch_storage_
+  std::vector<double> host_sums_;                              // results_ on the host
+  std::vector<int64_t> expert_tokens_;                         // [E]
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
 };

@@ -106,18 +106,24 @@ absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, doub
     return absl::OkStatus();
   }
   const double tokens_per_second = static_cast<double>(TokensAfter(1)) / seconds;
-  const StepMetrics metrics = {
-      .step = step,
-      .loss = result.loss,
-      .cross_entropy = result.cross_entropy,
-      .grad_norm = result.gradient_norm,
-      .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
-      .tokens = TokensAfter(step),
-      .tokens_per_second = tokens_per_second,
-      .step_seconds = seconds,
-      .model_flops_utilization =
-          TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
-      .memory_bytes = PeakMemory(runtime_.world())};
+  StepMetrics metrics = {.step = step,
+                         .loss = result.loss,
+                         .cross_entropy = result.cross_entropy,
+                         .grad_norm = result.gradient_norm,
+                         .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
+                         .tokens = TokensAfter(step),
+                         .tokens_per_second = tokens_per_second,
+                         .step_seconds = seconds,
+                         .model_flops_utilization =
+                             TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
+                         .memory_bytes = PeakMemory(runtime_.world())};
+  if (job.model().has_moe()) {
+    const absl::Span<const int64_t> tokens = trainer_.expert_tokens();
+    metrics.moe = MoeMetrics{.load_balance = result.load_balance,
+                             .router_z = result.router_z,
+                             .expert_imbalance = result.expert_imbalance,
+                             .expert_tokens = {tokens.begin(), tokens.end()}};
+  }
   absl::Status written;
   if (outputs_.metrics) written = outputs_.metrics->Write(metrics);
   if (outputs_.progress) outputs_.progress->Step(metrics);

@@ -6,6 +6,7 @@
 #include "core/device.h"
 #include "core/ops.h"
 #include "parallel/communicator.h"
+#include "parallel/expert_region.h"
 #include "parallel/parameter_store.h"
 #include "parallel/sequence_shard.h"
 #include "parallel/tensor_region.h"
@@ -20,11 +21,15 @@ struct ModelContext {
   Device& device;
   const Ops& ops;  // of the device
   const TensorRegion& region;
+  const ExpertRegion& experts;
   ParameterStore& parameters;
   Communicator* context_ranks = nullptr;  // who share the sequences; null: nobody
   // Set before the first Forward, once all parts have said how much they need.
   Scratch* scratch = nullptr;
   Tensor rope;  // of this rank's tokens of a sequence: see QkvTensors::rope
+  // [2 + L E] f64, MoE: += load balance and router z-loss of each micro-batch and layer
+  // (Ops::AddRouterLosses), then the tokens of every layer's experts; over all replicas' tokens.
+  Tensor router_sums;
 
   SequenceShard shard() const;                                 // this rank's part of a sequence
   int64_t tokens() const { return batch * shard().tokens(); }  // N

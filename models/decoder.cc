@@ -11,8 +11,13 @@ namespace twinstream {
 std::vector<ModelParameter> ModelParameters(const ModelSpec& model, Device& device) {
   ParameterStore store;
   const TensorRegion region = TensorRegion::Alone();
-  ModelContext context = {
-      .model = model, .device = device, .ops = device.ops(), .region = region, .parameters = store};
+  const ExpertRegion experts = ExpertRegion::Alone();
+  ModelContext context = {.model = model,
+                          .device = device,
+                          .ops = device.ops(),
+                          .region = region,
+                          .experts = experts,
+                          .parameters = store};
   const TransformerStage whole(context, {.layers = {0, model.layers()}});
   std::vector<ModelParameter> parameters;
   for (const std::unique_ptr<Parameter>& parameter : store.parameters()) {

@@ -20,6 +20,7 @@ double MitchellStd(const ModelSpec& model, WeightRole role, int64_t layer) {
     case WeightRole::kHead:
     case WeightRole::kQkv:
     case WeightRole::kMlpUp:
+    case WeightRole::kRouter:
       return 1.0 / std::sqrt(d);
     case WeightRole::kAttentionOut:
       return 1.0 / std::sqrt(d * depth);

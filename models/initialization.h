@@ -7,7 +7,7 @@
 
 namespace twinstream {
 
-enum class WeightRole { kEmbedding, kHead, kQkv, kAttentionOut, kMlpUp, kMlpDown };
+enum class WeightRole { kEmbedding, kHead, kQkv, kAttentionOut, kMlpUp, kMlpDown, kRouter };
 
 // `layer`: of the block the weight belongs to; unused for embedding and head.
 float InitialStd(const ModelSpec& model, WeightRole role, int64_t layer);

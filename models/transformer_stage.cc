@@ -4,6 +4,7 @@
 
 #include "models/attention.h"
 #include "models/mlp.h"
+#include "models/moe.h"
 
 namespace twinstream {
 namespace {
@@ -41,6 +42,8 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
     const int64_t layer = static_cast<int64_t>(b / 2);
     if (b % 2 == 0) {
       blocks_.push_back(std::make_unique<Attention>(context, layer, plan.qkv_norm));
+    } else if (model.has_moe()) {
+      blocks_.push_back(std::make_unique<Moe>(context, layer, options.micro_batch_share));
     } else {
       blocks_.push_back(std::make_unique<Mlp>(context, layer));
     }

@@ -21,7 +21,8 @@ struct StageOptions {
   Range layers;                    // of the model
   bool first = true, last = true;  // holds the embedding, the head
   float z_loss = 0;
-  float gradient_scale = 1;  // of each target's loss: 1 / targets of the global batch
+  float gradient_scale = 1;     // of each target's loss: 1 / targets of the global batch
+  float micro_batch_share = 1;  // of the auxiliary losses: 1 / micro-batches of a data rank
   // What the forward does not keep: NONE: nothing. SELECTIVE: what comes without a matrix product
   // from the streams and the blocks' first products: h, attention's core, the activation. FULL: all
   // but the streams between layers.

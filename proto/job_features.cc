@@ -117,13 +117,9 @@ std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\
 std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   std::vector<std::string> problems;
   RequireBuilt("model.family", job.model().family(), &problems);
-  if (job.model().has_moe()) {
-    problems.push_back("model.moe is not built yet; remove it for dense MLPs");
-  }
   RequireBuilt("data.format", job.data().format(), &problems);
   RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
   const ParallelSpec& parallel = job.parallel();
-  RequireNumber("parallel.expert", parallel.expert(), 1, &problems);
   RequireNumber("parallel.virtual_stages", parallel.virtual_stages(), 1, &problems);
   RequireBuilt("parallel.schedule", parallel.schedule(), &problems);
   RequireBuilt("train.precision", job.train().precision(), &problems);

@@ -171,15 +171,34 @@ void HeadRules(const ModelSpec& model, Problems* problems) {
 }
 
 void MoeRules(const JobSpec& job, Problems* problems) {
-  if (!job.model().has_moe()) return;
+  const int expert = job.parallel().expert();
+  if (!job.model().has_moe()) {
+    if (expert <= 1) return;
+    Add(problems,
+        "parallel.expert = %d, but the model has no experts; set it to 1 or give model.moe",
+        expert);
+    return;
+  }
   const MoeSpec& moe = job.model().moe();
   if (moe.experts() > 0 && moe.top_k() > moe.experts()) {
-    Add(problems, "model.moe.top_k = %d is more than model.moe.experts = %d", moe.top_k(),
-        moe.experts());
+    Add(problems,
+        "model.moe.top_k = %d is more than model.moe.experts = %d; a token takes each expert at "
+        "most once: make top_k smaller",
+        moe.top_k(), moe.experts());
   }
-  if (!Divides(job.parallel().expert(), moe.experts())) {
-    Add(problems, "model.moe.experts = %d is not a multiple of parallel.expert = %d", moe.experts(),
-        job.parallel().expert());
+  if (!Divides(expert, moe.experts())) {
+    Add(problems,
+        "model.moe.experts = %d is not a multiple of parallel.expert = %d; every rank holds "
+        "equally many experts: make parallel.expert a divisor of them",
+        moe.experts(), expert);
+  }
+  // Positions of routed rows are 32-bit numbers.
+  const int64_t routed = Product({job.train().microbatch(), job.model().sequence(), moe.top_k()});
+  if (routed > std::numeric_limits<int32_t>::max()) {
+    Add(problems,
+        "train.microbatch %d x model.sequence %d x model.moe.top_k %d = %d routed tokens are more "
+        "than 2147483647; make train.microbatch smaller",
+        job.train().microbatch(), job.model().sequence(), moe.top_k(), routed);
   }
 }
 

@@ -99,8 +99,10 @@ void BatchRules(const JobSpec& job, Problems* problems) {
 
 void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
   if (Divides(parallel.expert(), parallel.data())) return;
-  Add(problems, "parallel.expert = %d does not divide parallel.data = %d", parallel.expert(),
-      parallel.data());
+  Add(problems,
+      "parallel.expert = %d does not divide parallel.data = %d; experts are spread over groups of "
+      "that many data ranks: set it to a divisor of parallel.data",
+      parallel.expert(), parallel.data());
 }
 
 }  // namespace

@@ -1,0 +1,254 @@
+#include "models/moe.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "models/initialization.h"
+
+namespace twinstream {
+namespace {
+
+enum SavedIndex : size_t {
+  // At home.
+  kProbabilities,  // then the gradient of the logits
+  kLse,
+  kExperts,
+  kWeights,
+  kRows,
+  kChoices,
+  kCounts,
+  kStatistics,
+  // On the experts' rank.
+  kReceived,    // rows of each sender for each of the rank's experts
+  kExpertRows,  // h of the routed rows
+  kUp,          // then its gradient
+  kActivation,
+  kGradientRows,  // p d_o of the routed rows
+};
+
+}  // namespace
+
+int64_t RouterSumElements(const ModelSpec& model) {
+  return model.has_moe() ? 2 + model.layers() * model.moe().experts() : 0;
+}
+
+Moe::Moe(ModelContext& context, int64_t layer, float micro_batch_share)
+    : context_(context), layer_(layer), top_k_(context.model.moe().top_k()) {
+  const MoeSpec& moe = context.model.moe();
+  experts_ = moe.experts() / context.experts.size();
+  width_ = SplitEvenly(context.model.ffn(), context.region.size(), context.region.rank()).size();
+  if (context.region.rank() == 0) {
+    const float share = micro_batch_share / static_cast<float>(context.model.layers());
+    scales_ = {.load_balance = static_cast<float>(moe.load_balance()) * share,
+               .router_z = static_cast<float>(moe.router_z()) * share};
+  }
+  DeclareParameters(layer);
+
+  const size_t parts = static_cast<size_t>(moe.experts());
+  exchange_ = {.sent = std::vector<int32_t>(parts),
+               .received = std::vector<int32_t>(parts),
+               .home_begins = std::vector<int64_t>(parts),
+               .home_counts = std::vector<int64_t>(parts),
+               .expert_begins = std::vector<int64_t>(parts),
+               .expert_counts = std::vector<int64_t>(parts),
+               .experts = std::vector<Range>(static_cast<size_t>(experts_))};
+  for (int r = 0; r < context.experts.size(); ++r) {
+    count_begins_.push_back(r * experts_);
+    count_counts_.push_back(experts_);
+  }
+}
+
+void Moe::DeclareParameters(int64_t layer) {
+  const ModelSpec& model = context_.model;
+  const TensorRegion& region = context_.region;
+  const int64_t E = model.moe().experts(), F = model.ffn(), C = model.hidden();
+  const Range columns = SplitEvenly(F, region.size(), region.rank());
+  const int64_t first = context_.experts.rank() * experts_;
+  const std::string prefix = absl::StrCat("layers.", layer, ".moe.");
+  const Shape router = {E, C}, up = {E, 2 * F, C}, down = {E, C, F};
+  router_ = &context_.parameters.Declare({.name = prefix + "router.weight",
+                                          .global = router,
+                                          .boxes = {{Box::Whole(router), region.rank() == 0}},
+                                          .init_std = InitialStd(model, WeightRole::kRouter, layer),
+                                          .sum_over_tensor = region.size() > 1});
+  ParameterSpec ups = {.name = prefix + "up.weight",
+                       .global = up,
+                       .init_std = InitialStd(model, WeightRole::kMlpUp, layer),
+                       .replicas = GridGroup::kExpertReplicas};
+  ParameterSpec downs = {.name = prefix + "down.weight",
+                         .global = down,
+                         .init_std = InitialStd(model, WeightRole::kMlpDown, layer),
+                         .replicas = GridGroup::kExpertReplicas};
+  // An expert's values and gates lie one below the other, as an Mlp's.
+  for (int64_t e = first; e < first + experts_; ++e) {
+    for (int64_t begin : {columns.begin, F + columns.begin}) {
+      ups.boxes.push_back({{{e, begin, 0}, {1, width_, C}}});
+    }
+    downs.boxes.push_back({{{e, 0, columns.begin}, {1, C, width_}}});
+  }
+  up_ = &context_.parameters.Declare(ups);
+  down_ = &context_.parameters.Declare(downs);
+}
+
+int64_t Moe::routed_rows() const { return context_.tokens() * top_k_; }
+
+int64_t Moe::most_rows() const {
+  return context_.experts.size() * context_.tokens() * std::min(top_k_, experts_);
+}
+
+std::vector<TensorSpec> Moe::SavedSpecs() const {
+  const int64_t N = context_.tokens(), E = context_.model.moe().experts(), C = context_.hidden(),
+                R = most_rows();
+  return {{"probabilities", DType::kF32, {N, E}}, {"lse", DType::kF32, {N}},
+          {"experts", DType::kI32, {N, top_k_}},  {"weights", DType::kF32, {N, top_k_}},
+          {"rows", DType::kI32, {N, top_k_}},     {"choices", DType::kI32, {routed_rows()}},
+          {"counts", DType::kI32, {E}},           {"statistics", DType::kF64, {2 * E + 1}},
+          {"received", DType::kI32, {E}},         {"expert_rows", DType::kF32, {R, C}},
+          {"up", DType::kF32, {R, 2 * width_}},   {"activation", DType::kF32, {R, width_}},
+          {"gradient_rows", DType::kF32, {R, C}}};
+}
+
+int64_t Moe::ScratchBytes() const {
+  const int64_t C = context_.hidden(), at_home = alone() ? 0 : routed_rows();
+  return BytesFor({{"expert_rows", DType::kF32, {most_rows(), C}},
+                   {"home_rows", DType::kF32, {at_home, C}},
+                   {"d_activation", DType::kF32, {most_rows(), width_}},
+                   {"products", DType::kF32, {most_rows()}},
+                   {"home_products", DType::kF32, {at_home}}});
+}
+
+RoutingTensors Moe::Routing(Saved saved) const {
+  return {.probabilities = saved[kProbabilities],
+          .lse = saved[kLse],
+          .experts = saved[kExperts],
+          .weights = saved[kWeights],
+          .rows = saved[kRows],
+          .choices = saved[kChoices],
+          .counts = saved[kCounts],
+          .statistics = saved[kStatistics]};
+}
+
+void Moe::PlanExchange(Saved saved) {
+  Exchange& x = exchange_;
+  context_.device.CopyOut(x.sent.data(), saved[kCounts]);
+  context_.device.CopyOut(x.received.data(), saved[kReceived]);
+  int64_t home = 0;
+  for (size_t part = 0; part < x.sent.size(); ++part) {
+    x.home_begins[part] = home;
+    x.home_counts[part] = x.sent[part];
+    home += x.sent[part];
+  }
+  x.rows = 0;
+  const size_t experts = x.experts.size();
+  for (size_t e = 0; e < experts; ++e) {
+    x.experts[e].begin = x.rows;
+    for (size_t part = e; part < x.received.size(); part += experts) {  // a sender each
+      x.expert_begins[part] = x.rows;
+      x.expert_counts[part] = x.received[part];
+      x.rows += x.received[part];
+    }
+    x.experts[e].end = x.rows;
+  }
+}
+
+Tensor Moe::UpOf(Tensor weights, size_t expert) const {
+  const int64_t rows = 2 * width_, begin = static_cast<int64_t>(expert) * rows;
+  return weights.Rows(begin, begin + rows);
+}
+
+Tensor Moe::DownOf(Tensor weights, size_t expert) const {
+  const int64_t rows = context_.hidden(), begin = static_cast<int64_t>(expert) * rows;
+  return weights.Rows(begin, begin + rows);
+}
+
+// Where rows of `at_experts` are at home: a lone rank's stay where they are.
+Tensor Moe::AtHome(Tensor at_experts) const {
+  if (alone()) return at_experts;
+  Shape shape = at_experts.shape();
+  shape[0] = routed_rows();
+  return context_.scratch->Allocate(at_experts.dtype(), shape);
+}
+
+void Moe::SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const {
+  ScratchScope scope(*context_.scratch);
+  const Tensor home = AtHome(at_experts);
+  context_.ops.GatherRows(home, tokens, choices, weights);
+  context_.experts.Exchange(at_experts, exchange_.at_experts(), home, exchange_.home());
+}
+
+Tensor Moe::BringHome(Tensor at_experts) const {
+  const Tensor home = AtHome(at_experts);
+  context_.experts.Exchange(home, exchange_.home(), at_experts, exchange_.at_experts());
+  return home;
+}
+
+void Moe::Forward(Tensor h, Tensor o, Saved saved) {
+  const Ops& ops = context_.ops;
+  ops.Matmul(saved[kProbabilities], h, router_->value, {.transpose_b = true});
+  ops.RouteTokens(Routing(saved));
+  context_.experts.SumOverTokens(saved[kStatistics]);
+  // Every rank tells the others how many rows come for each of their experts.
+  const RowParts counts = {count_begins_, count_counts_};
+  context_.experts.Exchange(saved[kReceived], counts, saved[kCounts], counts);
+  PlanExchange(saved);
+
+  ScratchScope scope(*context_.scratch);
+  SendToExperts(saved[kExpertRows], h, saved[kChoices], {});
+  const Tensor y = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  const MatmulOptions product = {.transpose_b = true, .varying = true};
+  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
+    const auto of = [rows = exchange_.experts[e]](Tensor all) {
+      return all.Rows(rows.begin, rows.end);
+    };
+    ops.Matmul(of(saved[kUp]), of(saved[kExpertRows]), UpOf(up_->value, e), product);
+    ops.SwiGluForward(of(saved[kActivation]), of(saved[kUp]));
+    ops.Matmul(of(y), of(saved[kActivation]), DownOf(down_->value, e), product);
+  }
+  ops.CombineRows(o, BringHome(y), saved[kRows], saved[kWeights]);
+}
+
+void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
+  const Ops& ops = context_.ops;
+  PlanExchange(saved);
+
+  ScratchScope scope(*context_.scratch);
+  SendToExperts(saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
+  const Tensor d_rows = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  const Tensor d_activation = context_.scratch->Allocate(DType::kF32, saved[kActivation].shape());
+  const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
+  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
+    const auto of = [rows = exchange_.experts[e]](Tensor all) {
+      return all.Rows(rows.begin, rows.end);
+    };
+    ops.Matmul(of(d_activation), of(saved[kGradientRows]), DownOf(down_->value, e),
+               {.varying = true});
+    ops.RowProducts(of(products), of(d_activation), of(saved[kActivation]));
+    ops.SwiGluBackward(of(saved[kUp]), of(d_activation), of(saved[kUp]));
+    ops.Matmul(of(d_rows), of(saved[kUp]), UpOf(up_->value, e), {.varying = true});
+  }
+  ops.CombineRows(dh, BringHome(d_rows), saved[kRows], {});
+  ops.RouterBackward(Routing(saved), BringHome(products), scales_);
+  ops.Matmul(dh, saved[kProbabilities], router_->value, {.accumulate = true});
+
+  const int64_t E = context_.model.moe().experts(), loads = 2 + layer_ * E;
+  ops.AddRouterLosses(context_.router_sums.Rows(0, 2), context_.router_sums.Rows(loads, loads + E),
+                      saved[kStatistics], top_k_);
+}
+
+void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
+  const Ops& ops = context_.ops;
+  PlanExchange(saved);
+  ops.Matmul(router_->gradient, saved[kProbabilities], h,
+             {.transpose_a = true, .accumulate = true});
+  const MatmulOptions product = {.transpose_a = true, .accumulate = true, .varying = true};
+  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
+    const auto of = [rows = exchange_.experts[e]](Tensor all) {
+      return all.Rows(rows.begin, rows.end);
+    };
+    ops.Matmul(UpOf(up_->gradient, e), of(saved[kUp]), of(saved[kExpertRows]), product);
+    ops.Matmul(DownOf(down_->gradient, e), of(saved[kGradientRows]), of(saved[kActivation]),
+               product);
+  }
+}
+
+}  // namespace twinstream

@@ -1,0 +1,84 @@
+// Moe: a dropless mixture of SwiGLU experts (OLMoE, arXiv 2409.02060) in an Mlp's place.
+//   p = softmax(h Wr'),  o = sum over the top k experts e of p_e Expert_e(h),  p not renormalised.
+//
+// Expert parallel: rank i of the ExpertRegion holds experts [i, i + 1) E / size; the routed rows,
+// in the order of experts and then of tokens, go to them and come back (all-to-all). Memory is
+// planned for the worst case, in which every token of the region chooses as many of this rank's
+// experts as it can: size N min(k, E / size) rows. On the CPU, pages never touched take no memory.
+//
+// Tensor parallel: each expert is split like an Mlp. All tensor ranks see the same tokens and the
+// same bits, so they route alike. In the backward everything that follows from a rank's addend of
+// o is its addend, the router's gradients too: softmax's backward is linear in dL/dp, whose part is
+// <d_o, the rank's y>. The auxiliary losses are tensor rank 0's. So dh is summed with the rest of
+// the block's (TensorRegion), and the router weight's gradient over the tensor ranks.
+//
+// The backward needs no routing weight on the expert's rank: rows of p d_o travel there, and
+// <p d_o, y> = <d_activation, activation> is p dL/dp, all that softmax's backward takes.
+#pragma once
+
+#include <vector>
+
+#include "models/context.h"
+#include "models/layer.h"
+
+namespace twinstream {
+
+// Of ModelContext::router_sums; 0 for a dense model.
+int64_t RouterSumElements(const ModelSpec& model);
+
+class Moe final : public Layer {
+ public:
+  // micro_batch_share: 1 / micro-batches of an update, over which auxiliary losses are averaged.
+  Moe(ModelContext& context, int64_t layer, float micro_batch_share);
+
+  std::vector<TensorSpec> SavedSpecs() const override;
+  int64_t ScratchBytes() const override;
+  void Forward(Tensor h, Tensor o, Saved saved) override;
+  // Also adds the micro-batch's auxiliary losses to the context's, so that they are counted once
+  // per update, however often a Forward is repeated.
+  void BackwardInput(Tensor d_o, Tensor dh, Saved saved) override;
+  void BackwardWeight(Tensor h, Tensor d_o, Saved saved) override;
+
+ private:
+  // Where this micro-batch's routed rows are: at home in the order of all experts, on the experts'
+  // ranks in the order of the rank's experts and then of the senders. Parts as RowParts has them:
+  // one per sender or receiver and expert.
+  struct Exchange {
+    std::vector<int32_t> sent, received;  // rows per part
+    std::vector<int64_t> home_begins, home_counts, expert_begins, expert_counts;
+    std::vector<Range> experts;  // rows of each of this rank's experts
+    int64_t rows = 0;            // theirs together
+    RowParts home() const { return {home_begins, home_counts}; }
+    RowParts at_experts() const { return {expert_begins, expert_counts}; }
+  };
+
+  void DeclareParameters(int64_t layer);
+  RoutingTensors Routing(Saved saved) const;
+  int64_t routed_rows() const;  // of this rank's tokens: N k
+  int64_t most_rows() const;    // that this rank's experts can get
+  bool alone() const { return context_.experts.size() == 1; }
+  void PlanExchange(Saved saved);  // fills exchange_
+  Tensor AtHome(Tensor at_experts) const;
+  // at_experts: the routed rows of `tokens` [N, C], of all ranks for this rank's experts, times
+  // their weights where these are given.
+  void SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const;
+  // This rank's routed rows out of everybody's `at_experts`.
+  Tensor BringHome(Tensor at_experts) const;
+  // One expert's matrix out of the parameter's values or gradients.
+  Tensor UpOf(Tensor weights, size_t expert) const;
+  Tensor DownOf(Tensor weights, size_t expert) const;
+
+  ModelContext& context_;
+  int64_t layer_;
+  int64_t top_k_;
+  int64_t experts_;  // of this rank
+  int64_t width_;    // F of this rank
+  RouterLossScales scales_;
+  Parameter* router_;
+  Parameter* up_;
+  Parameter* down_;
+  Exchange exchange_;
+  std::vector<int64_t> count_begins_, count_counts_;  // parts of the counts themselves
+};
+
+}  // namespace twinstream
