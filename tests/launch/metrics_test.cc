@@ -81,11 +81,14 @@ TEST_F(MetricsTest, LinesCarryTheKeysAndAreThereAtOnce) {
 TEST_F(MetricsTest, MoeAndSkippedStepsAppearOnlyWhenThereAreAny) {
   MetricsWriter writer = Open(0);
   StepMetrics metrics = Metrics(1);
-  metrics.moe = MoeMetrics{.load_balance = 1.5, .router_z = 2, .expert_imbalance = 3};
+  metrics.moe = MoeMetrics{
+      .load_balance = 1.5, .router_z = 2, .expert_imbalance = 3, .expert_tokens = {70, 0, 26}};
   metrics.skipped_steps = 2;
   ASSERT_TRUE(writer.Write(metrics).ok());
   EXPECT_THAT(Text(), HasSubstr(", \"load_balance\": 1.5, \"router_z\": 2, "
-                                "\"expert_imbalance\": 3, \"skipped_steps\": 2}\n"));
+                                "\"expert_imbalance\": 3, \"expert_tokens\": [70, 0, 26], "
+                                "\"skipped_steps\": 2}\n"));
+  EXPECT_THAT(Events(), HasSubstr("expert_imbalance"));
 }
 
 TEST_F(MetricsTest, EveryFloatSurvivesAndNonFiniteOnesAreStrings) {

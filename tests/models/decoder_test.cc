@@ -46,6 +46,8 @@ TEST_P(DecoderGoldenTest, TheEmbeddingComesFirstAndLayersInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Dense, DecoderGoldenTest, ::testing::ValuesIn(testing::DenseGoldenFiles()),
                          [](const auto& file) { return file.param; });
+INSTANTIATE_TEST_SUITE_P(Moe, DecoderGoldenTest, ::testing::ValuesIn(testing::MoeGoldenFiles()),
+                         [](const auto& file) { return file.param; });
 
 TEST(RopeTable, HoldsTheCosinesAndThenTheSinesOfEveryPosition) {
   ModelSpec model;

@@ -128,18 +128,25 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
   }
 }
 
-TEST(JobRulesTest, RulesOfExpertsHoldWhileExpertsAreNotBuilt) {
+TEST(JobRulesTest, ExpertsMustFitTheirRanksAndTokens) {
   EXPECT_THAT(
       JobProblems(With("model { moe { experts: 4 top_k: 5 } } parallel { expert: 3 }"), 4),
       UnorderedElementsAre(HasSubstr("model.moe.top_k = 5 is more than model.moe.experts = 4"),
                            HasSubstr("model.moe.experts = 4 is not a multiple of parallel.expert "),
-                           HasSubstr("parallel.expert = 3 does not divide parallel.data = 4"),
-                           HasSubstr("model.moe is not built yet"),
-                           HasSubstr("parallel.expert = 3 is not built yet")));
+                           HasSubstr("parallel.expert = 3 does not divide parallel.data = 4")));
   EXPECT_THAT(JobProblems(With("model { moe {} }"), 1),
               UnorderedElementsAre(HasSubstr("model.moe.experts is missing"),
-                                   HasSubstr("model.moe.top_k is missing"),
-                                   HasSubstr("model.moe is not built yet")));
+                                   HasSubstr("model.moe.top_k is missing")));
+  EXPECT_THAT(JobProblems(With("parallel { expert: 2 data: 2 }"), 2),
+              ElementsAre(HasSubstr("parallel.expert = 2, but the model has no experts")));
+  EXPECT_THAT(
+      JobProblems(With("model { moe { experts: 64 top_k: 64 } sequence: 2097152 }"
+                       "train { microbatch: 16 global_batch: 16 }"),
+                  1),
+      ElementsAre(HasSubstr(
+          "x model.moe.top_k 64 = 2147483648 routed tokens are more than 2147483647; make")));
+  EXPECT_THAT(JobProblems(With("model { moe { experts: 6 top_k: 6 } } parallel { expert: 2 }"), 8),
+              IsEmpty());
 }
 
 TEST(JobRulesTest, LayoutsThatFitAreAccepted) {
@@ -233,8 +240,6 @@ TEST(JobRulesTest, EveryEnumValueIsAcceptedOrRefusedByName) {
 
 TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
   const Mistake mistakes[] = {
-      {"parallel { expert: 2 data: 2 }", 2,
-       "parallel.expert = 2 is not built yet; remove it or set it to 1"},
       {"parallel { virtual_stages: 2 }", 1, "parallel.virtual_stages = 2 is not built yet"},
       {"data { tokenizer: 'gpt2' }", 1,
        "data.tokenizer = \"gpt2\" is not built yet; remove it or set it to \"bytes\""},
@@ -245,7 +250,6 @@ TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
       {"metrics { stream_stats_every: 10 }", 1, "metrics.stream_stats_every = 10 is not built yet"},
       {"metrics { trace_steps: '3-5' }", 1, "metrics.trace_steps = \"3-5\" is not built yet"},
       {"metrics { profile: true }", 1, "metrics.profile = true is not built yet"},
-      {"model { moe { experts: 4 top_k: 2 } }", 1, "model.moe is not built yet; remove it"},
   };
   for (const Mistake& mistake : mistakes) {
     EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),

@@ -69,6 +69,8 @@ std::vector<std::string> DenseGoldenFiles() {
   return names;
 }
 
+std::vector<std::string> MoeGoldenFiles() { return {"moe_pre_norm", "moe_siamese_hybrid_pre"}; }
+
 GoldenRun::GoldenRun(const std::string& name) : golden_(name) {
   absl::StatusOr<TokenDataset> dataset =
       TokenDataset::Open(WriteTokens(golden_, directory_.path()));
@@ -95,6 +97,13 @@ JobSpec GoldenRun::Job(const ParallelSpec& parallel, int64_t microbatch, int ran
   model.set_rope_theta(golden_.Real("rope_theta"));
   model.set_tied_embeddings(golden_.Metadata("tied") == "True");
   model.set_qk_norm(golden_.Metadata("qk_norm") == "True");
+  if (golden_.Integer("experts") > 0) {
+    MoeSpec& moe = *model.mutable_moe();
+    moe.set_experts(golden_.Integer("experts"));
+    moe.set_top_k(golden_.Integer("top_k"));
+    moe.set_load_balance(golden_.Real("lb_coef"));
+    moe.set_router_z(golden_.Real("router_z"));
+  }
   job.set_name("golden");
   job.mutable_data()->add_train()->set_path("tokens.bin");
   *job.mutable_parallel() = parallel;
@@ -115,14 +124,17 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
     for (bool sequence_parallel : {false, true}) {
       if (sequence_parallel && shape.tensor == 1) continue;  // says nothing without tensor ranks
       for (int64_t microbatch = 1; microbatch <= golden_.Integer("batch"); ++microbatch) {
-        ParallelSpec parallel;
-        parallel.set_tensor(shape.tensor);
-        parallel.set_context(shape.context);
-        parallel.set_pipeline(shape.pipeline);
-        parallel.set_data(shape.data);
-        parallel.set_sequence_parallel(sequence_parallel);
-        const JobSpec job = Job(parallel, microbatch, ranks);
-        if (JobProblems(job, ranks).empty()) jobs.push_back(job);
+        for (int expert = 1; expert <= shape.data; ++expert) {
+          ParallelSpec parallel;
+          parallel.set_tensor(shape.tensor);
+          parallel.set_context(shape.context);
+          parallel.set_pipeline(shape.pipeline);
+          parallel.set_data(shape.data);
+          parallel.set_expert(expert);
+          parallel.set_sequence_parallel(sequence_parallel);
+          const JobSpec job = Job(parallel, microbatch, ranks);
+          if (JobProblems(job, ranks).empty()) jobs.push_back(job);
+        }
       }
     }
   }
@@ -154,7 +166,10 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
       Check(loaded.ok(), "%s", loaded.ToString());
       const StepResult result = trainer.Step(batch, update, kLearningRate, false);
       const std::lock_guard<std::mutex> lock(mutex);
-      if (update == 1) Collect(trainer.optimizer().GradientPieces(), &run.gradients);
+      if (update == 1) {
+        Collect(trainer.optimizer().GradientPieces(), &run.gradients);
+        run.first = result;
+      }
       if (transport.rank() == 0) {
         run.losses.push_back(result.loss);
         run.gradient_norms.push_back(result.gradient_norm);
@@ -172,11 +187,11 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
 
 std::string LayoutName(const JobSpec& job) {
   const ParallelSpec& parallel = job.parallel();
-  return absl::StrCat("tensor ", parallel.tensor(),
-                      parallel.sequence_parallel() ? " sequence-parallel" : "", " context ",
-                      parallel.context(), " pipeline ", parallel.pipeline(), " data ",
-                      parallel.data(), " microbatch ", job.train().microbatch(), " ",
-                      ParallelSpec::Schedule_Name(parallel.schedule()));
+  return absl::StrCat(
+      "tensor ", parallel.tensor(), parallel.sequence_parallel() ? " sequence-parallel" : "",
+      " context ", parallel.context(), " pipeline ", parallel.pipeline(), " data ", parallel.data(),
+      " expert ", parallel.expert(), " microbatch ", job.train().microbatch(), " ",
+      ParallelSpec::Schedule_Name(parallel.schedule()));
 }
 
 Deviations Compare(const TrainedRun& run, const Golden& golden) {

@@ -17,9 +17,11 @@ namespace twinstream::testing {
 
 // Names of the golden files of dense models, sorted.
 std::vector<std::string> DenseGoldenFiles();
+std::vector<std::string> MoeGoldenFiles();
 
 struct TrainedRun {
   std::vector<double> losses, gradient_norms;  // per update, before it
+  StepResult first;                            // of the first update
   WholeTensors gradients;                      // of the first update
   WholeTensors weights;                        // after the last update
   double activations_in_flight = 0;            // most slots in use on any rank
