@@ -57,7 +57,9 @@ std::vector<MatmulOptions> AllOptions() {
   for (bool transpose_a : {false, true}) {
     for (bool transpose_b : {false, true}) {
       for (bool accumulate : {false, true}) {
-        all.push_back({transpose_a, transpose_b, accumulate});
+        for (bool varying : {false, true}) {
+          all.push_back({transpose_a, transpose_b, accumulate, varying});
+        }
       }
     }
   }
@@ -71,7 +73,7 @@ TEST(MatmulTest, EveryOptionAndOddSizesMatchTheReference) {
     for (const MatmulOptions& options : AllOptions()) {
       EXPECT_LE(Error(ops, size, options), testing::Float32Tolerance(size.K))
           << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
-          << options.transpose_b << options.accumulate;
+          << options.transpose_b << options.accumulate << options.varying;
     }
   }
 }
