@@ -33,11 +33,13 @@ ModelSpec Model(InitSpec::Method method,
 void ForEachParameter(const ModelSpec& model, absl::FunctionRef<void(const ParameterSpec&)> f) {
   const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
   const TensorRegion region = TensorRegion::Alone();
+  const ExpertRegion experts = ExpertRegion::Alone();
   ParameterStore store;
   ModelContext context = {.model = model,
                           .device = *device,
                           .ops = device->ops(),
                           .region = region,
+                          .experts = experts,
                           .parameters = store};
   const TransformerStage stage(context, {.layers = {0, model.layers()}});
   for (const std::unique_ptr<Parameter>& parameter : store.parameters()) f(parameter->spec);
@@ -49,9 +51,10 @@ double ExpectedStd(const std::string& name, InitSpec::Method method) {
   int layer = 0;
   std::sscanf(name.c_str(), "layers.%d.", &layer);
   const bool out = absl::EndsWith(name, "attention.out.weight");
-  const bool down = absl::EndsWith(name, "mlp.down.weight");
+  const bool down = absl::EndsWith(name, ".down.weight");
   const bool matrix = out || down || name == "embedding.weight" || name == "head.weight" ||
-                      absl::EndsWith(name, "qkv.weight") || absl::EndsWith(name, "up.weight");
+                      absl::EndsWith(name, "qkv.weight") || absl::EndsWith(name, "up.weight") ||
+                      absl::EndsWith(name, "router.weight");
   if (!matrix) return 0;
   switch (method) {
     case InitSpec::NORMAL:
@@ -68,10 +71,15 @@ double ExpectedStd(const std::string& name, InitSpec::Method method) {
 
 TEST(Initialization, EveryTensorHasTheDeviationOfItsMethod) {
   for (InitSpec::Method method : {InitSpec::NORMAL, InitSpec::MITCHELL, InitSpec::FULL_MEGATRON}) {
-    ForEachParameter(Model(method), [&](const ParameterSpec& spec) {
-      EXPECT_FLOAT_EQ(spec.init_std, static_cast<float>(ExpectedStd(spec.name, method)))
-          << spec.name << " " << InitSpec::Method_Name(method);
-    });
+    for (int64_t experts : {0, 5}) {
+      ModelSpec model = Model(method);
+      if (experts > 0) model.mutable_moe()->set_experts(experts);
+      if (experts > 0) model.mutable_moe()->set_top_k(2);
+      ForEachParameter(model, [&](const ParameterSpec& spec) {
+        EXPECT_FLOAT_EQ(spec.init_std, static_cast<float>(ExpectedStd(spec.name, method)))
+            << spec.name << " " << InitSpec::Method_Name(method);
+      });
+    }
   }
 }
 

@@ -107,5 +107,17 @@ TEST(AllocationTest, StepsAllocateNothingAndTheMemoryPlanIsExact) {
   }
 }
 
+TEST(AllocationTest, StepsOfMixturesOfExpertsAllocateNothingEither) {
+  for (const Layout& layout :
+       {Layout{}, Layout{.pipeline = 2, .data = 2, .expert = 2},
+        Layout{.tensor = 2, .data = 2, .sequence_parallel = true, .expert = 2}}) {
+    JobSpec job = TinyJob();
+    job.mutable_train()->set_global_batch(6);
+    job.mutable_model()->mutable_moe()->set_experts(4);
+    job.mutable_model()->mutable_moe()->set_top_k(2);
+    EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+  }
+}
+
 }  // namespace
 }  // namespace twinstream::testing

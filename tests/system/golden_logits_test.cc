@@ -58,10 +58,12 @@ TEST_P(GoldenLogitsTest, EveryPositionGivesTheReference) {
 
 INSTANTIATE_TEST_SUITE_P(Dense, GoldenLogitsTest, ::testing::ValuesIn(DenseGoldenFiles()),
                          [](const ::testing::TestParamInfo<std::string>& file) {
-  return file.param;
-  INSTANTIATE_TEST_SUITE_P(
-      Moe, GoldenLogitsTest, ::testing::ValuesIn(MoeGoldenFiles()),
-      [](const ::testing::TestParamInfo<std::string>& file) { return file.param; });
+                           return file.param;
+                         });
+INSTANTIATE_TEST_SUITE_P(Moe, GoldenLogitsTest, ::testing::ValuesIn(MoeGoldenFiles()),
+                         [](const ::testing::TestParamInfo<std::string>& file) {
+                           return file.param;
+                         });
 
 }  // namespace
 }  // namespace twinstream::testing

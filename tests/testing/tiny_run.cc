@@ -148,6 +148,7 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
   parallel.set_pipeline(layout.pipeline);
   parallel.set_data(layout.data);
   parallel.set_sequence_parallel(layout.sequence_parallel);
+  parallel.set_expert(layout.expert);
   const int ranks = layout.tensor * layout.context * layout.pipeline * layout.data;
   job = ResolveJobSpec(job, ranks);
   const std::vector<std::string> problems = JobProblems(job, ranks);
@@ -157,7 +158,7 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
 
 std::string NameOf(const Layout& layout) {
   return absl::StrCat("t", layout.tensor, "c", layout.context, "p", layout.pipeline, "d",
-                      layout.data, layout.sequence_parallel ? "s" : "");
+                      layout.data, "e", layout.expert, layout.sequence_parallel ? "s" : "");
 }
 
 RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
@@ -173,6 +174,9 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
       if (transport.rank() != 0) continue;
       record.losses.push_back(result.loss);
       record.gradient_norms.push_back(result.gradient_norm);
+      record.expert_imbalance = result.expert_imbalance;
+      record.expert_tokens = {run.trainer().expert_tokens().begin(),
+                              run.trainer().expert_tokens().end()};
     }
     if (!span.save.empty()) Save(job, span, run.trainer(), run.device());
     const std::lock_guard<std::mutex> lock(mutex);

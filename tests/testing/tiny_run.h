@@ -21,10 +21,11 @@ JobSpec TinyJob();
 struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   bool sequence_parallel = false;
+  int expert = 1;
 };
 // The job on this layout, resolved. Dies if `validate` would refuse it.
 JobSpec OnLayout(JobSpec job, const Layout& layout);
-std::string NameOf(const Layout& layout);  // "t2c1p1d2s", for names of tests
+std::string NameOf(const Layout& layout);  // "t2c1p1d2e1s", for names of tests
 
 struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first
@@ -38,6 +39,9 @@ struct RunRecord {
   int replicas = 0;            // boxes that a second or further rank holds too
   int unequal_replicas = 0;    // those of them that differ in some bit
   int micro_batches_held = 0;  // most at a time on any rank
+  // MoE: of the last update.
+  std::vector<int64_t> expert_tokens;
+  double expert_imbalance = 0;
 };
 
 // Does the span's updates on the job's ranks. job: resolved, of TinyJob's sequence and vocabulary.
