@@ -1,5 +1,7 @@
 // Mixtures of experts with several micro-batches a step, without tokens for some ranks, over
 // checkpoints, and in the shape of the 15 B job.
+#include <google/protobuf/descriptor.h>
+
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -13,6 +15,7 @@
 #include "launch/trainer.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
+#include "tests/testing/golden.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/tiny_run.h"
 
@@ -22,11 +25,12 @@ namespace {
 // The project's promise for float32 on another layout; weights in learning rates.
 constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kGradientLimit = 1e-4, kWeightLimit = 0.2;
 constexpr double kLearningRate = 1e-2;
-constexpr int64_t kExperts = 12, kTopK = 3;
+constexpr int64_t kLayers = 2, kExperts = 12, kTopK = 3, kTokens = 12 * 16;
 
-// TinyJob's 12 sequences in micro-batches of `together` over all data ranks.
+// Two of TinyJob's layers; its 12 sequences in micro-batches of `together` over all data ranks.
 JobSpec MoeJob(const Layout& layout, int64_t together) {
   JobSpec job = TinyJob();
+  job.mutable_model()->set_layers(kLayers);
   job.mutable_model()->mutable_moe()->set_experts(kExperts);
   job.mutable_model()->mutable_moe()->set_top_k(kTopK);
   job.mutable_train()->set_microbatch(together / layout.data);
@@ -48,7 +52,7 @@ void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
 }
 
 TEST(MoeRunTest, LayoutsEqualOneRankThatAccumulatesTheSameMicroBatches) {
-  const RunSpan span = {.last = 3};
+  const RunSpan span = {.last = 2};
   for (int64_t together : {4, 6}) {
     const RunRecord reference = RunSteps(MoeJob({}, together), span);
     for (const Layout& layout :
@@ -66,14 +70,27 @@ TEST(MoeRunTest, LayoutsEqualOneRankThatAccumulatesTheSameMicroBatches) {
   }
 }
 
+TEST(MoeRunTest, EverySchemeTakesExperts) {
+  const google::protobuf::EnumDescriptor& type = *ModelSpec::Residual_descriptor();
+  for (int i = 0; i < type.value_count(); ++i) {
+    SCOPED_TRACE(type.value(i)->name());
+    const auto on = [&](const Layout& layout) {
+      JobSpec job = MoeJob(layout, 6);
+      job.mutable_model()->set_residual(static_cast<ModelSpec::Residual>(type.value(i)->number()));
+      return RunSteps(job, {.last = 2});
+    };
+    ExpectWithinRounding(on({.tensor = 2, .data = 2, .sequence_parallel = true, .expert = 2}),
+                         on({}));
+  }
+}
+
 TEST(MoeRunTest, NoTokenIsDropped) {
   for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .data = 2, .expert = 2},
                                Layout{.pipeline = 2, .data = 4, .expert = 4}}) {
     const RunRecord run = RunSteps(MoeJob(layout, 4), {.last = 1});
-    const int64_t tokens = 12 * 16, layers = 4;
     ASSERT_EQ(run.expert_tokens.size(), kExperts);
     EXPECT_EQ(std::accumulate(run.expert_tokens.begin(), run.expert_tokens.end(), int64_t{0}),
-              tokens * kTopK * layers);
+              kTokens * kTopK * kLayers);
     EXPECT_GE(run.expert_imbalance, 1);
     EXPECT_LE(run.expert_imbalance, static_cast<double>(kExperts) / kTopK);
   }
@@ -81,17 +98,15 @@ TEST(MoeRunTest, NoTokenIsDropped) {
 
 TEST(MoeRunTest, PipelineAndScheduleDoNotChangeABit) {
   for (const Layout& layout : {Layout{}, Layout{.data = 2, .expert = 2}}) {
-    const RunSpan span = {.last = 3};
+    const RunSpan span = {.last = 2};
     const RunRecord reference = RunSteps(MoeJob(layout, 2), span);
-    for (int pipeline : {2, 4}) {
-      for (auto schedule : {ParallelSpec::GPIPE, ParallelSpec::ONE_F_ONE_B}) {
-        Layout on = layout;
-        on.pipeline = pipeline;
-        JobSpec job = MoeJob(on, 2);
-        job.mutable_parallel()->set_schedule(schedule);
-        SCOPED_TRACE(NameOf(on));
-        ExpectSameBits(RunSteps(job, span), reference);
-      }
+    for (auto schedule : {ParallelSpec::GPIPE, ParallelSpec::ONE_F_ONE_B}) {
+      Layout on = layout;
+      on.pipeline = 2;
+      JobSpec job = MoeJob(on, 2);
+      job.mutable_parallel()->set_schedule(schedule);
+      SCOPED_TRACE(NameOf(on));
+      ExpectSameBits(RunSteps(job, span), reference);
     }
   }
 }
@@ -101,9 +116,9 @@ TEST(MoeRunTest, ShardingTheOptimizerDoesNotChangeABit) {
                                Layout{.tensor = 2, .data = 2, .expert = 2}, Layout{.data = 4}}) {
     SCOPED_TRACE(NameOf(layout));
     JobSpec job = MoeJob(layout, 4);
-    const RunRecord sharded = RunSteps(job, {.last = 3});
+    const RunRecord sharded = RunSteps(job, {.last = 2});
     job.mutable_parallel()->set_shard_optimizer(false);
-    ExpectSameBits(RunSteps(job, {.last = 3}), sharded);
+    ExpectSameBits(RunSteps(job, {.last = 2}), sharded);
   }
 }
 
@@ -129,9 +144,19 @@ TEST(MoeRunTest, CheckpointsHoldEachExpertOnceAndLoadOnAnyLayout) {
     EXPECT_LE(LargestRelative(resumed.losses, {straight.losses.begin() + 2, straight.losses.end()}),
               kLossLimit);
     EXPECT_EQ(resumed.unequal_replicas, 0);
-    // And bit for bit where it was written.
-    EXPECT_TRUE(RunSteps(MoeJob(from, 4), rest).state ==
-                RunSteps(MoeJob(from, 4), {.last = 4}).state);
+  }
+}
+
+TEST(MoeRunTest, FourStepsEqualTwoAndTwoBitForBit) {
+  for (const Layout& layout :
+       {Layout{.data = 4, .expert = 2}, Layout{.tensor = 2, .data = 2, .expert = 2}}) {
+    SCOPED_TRACE(NameOf(layout));
+    const JobSpec job = MoeJob(layout, 4);
+    const TemporaryDirectory directory;
+    RunSteps(job, {.last = 2, .save = directory.path()});
+    const std::string load = directory.Path(absl::StrFormat("step_%09d", 2));
+    EXPECT_TRUE(RunSteps(job, {.first = 3, .last = 4, .load = load}).state ==
+                RunSteps(job, {.last = 4}).state);
   }
 }
 
@@ -176,7 +201,7 @@ FirstUpdate WithoutARouter(const JobSpec& job) {
 TEST(MoeRunTest, RanksAndExpertsWithoutTokensTakePart) {
   const FirstUpdate alone = WithoutARouter(MoeJob({}, 4));
   for (int64_t e = 0; e < kExperts; ++e) {
-    EXPECT_EQ(alone.expert_tokens[static_cast<size_t>(e)], e < kTopK ? 12 * 16 * 4 : 0);
+    EXPECT_EQ(alone.expert_tokens[static_cast<size_t>(e)], e < kTopK ? kTokens * kLayers : 0);
   }
   EXPECT_DOUBLE_EQ(alone.result.expert_imbalance, static_cast<double>(kExperts) / kTopK);
   for (const Layout& layout :
@@ -194,15 +219,15 @@ TEST(MoeRunTest, RanksAndExpertsWithoutTokensTakePart) {
 // 64 experts of which 8, four stages, eight ranks to an expert group in the job; here all sizes are
 // smaller and the 8 ranks are 2 stages of 4 data ranks.
 TEST(MoeRunTest, TheJobOf15BillionParametersIsValidAndASmallOneOfItsShapeTrains) {
-  const absl::StatusOr<JobSpec> job = LoadJobSpec(
-      absl::StrCat(TWINSTREAM_SOURCE_DIR, "/deploy/jobs/siamese_15b_a2b_moe.textproto"), {});
+  const absl::StatusOr<JobSpec> job =
+      LoadJobSpec(GoldenDirectory() + "/../../deploy/jobs/siamese_15b_a2b_moe.textproto", {});
   ASSERT_TRUE(job.ok()) << job.status();
   for (int ranks : {32, 64, 256}) EXPECT_TRUE(JobProblems(*job, ranks).empty()) << ranks;
 
   JobSpec small = *job;
   small.clear_parallel();
   ModelSpec& model = *small.mutable_model();
-  model.set_layers(4);
+  model.set_layers(2);
   model.set_hidden(32);
   model.set_heads(4);
   model.set_ffn(20);
@@ -214,7 +239,7 @@ TEST(MoeRunTest, TheJobOf15BillionParametersIsValidAndASmallOneOfItsShapeTrains)
   small.mutable_train()->set_global_batch(8);
   const RunRecord run =
       RunSteps(OnLayout(small, {.pipeline = 2, .data = 4, .expert = 4}), {.last = 20});
-  EXPECT_LT(run.losses.back(), run.losses.front() - 0.3);
+  EXPECT_LT(run.losses.back(), run.losses.front() - 0.2);
   EXPECT_EQ(run.unequal_replicas, 0);
   EXPECT_EQ(run.expert_tokens.size(), 64u);
 }
