@@ -24,12 +24,14 @@ absl::StatusOr<CheckpointReader> OpenReader(const std::string& path) {
 }
 
 std::string ModelText(const ModelSpec& model) {
+  const std::string experts = absl::StrFormat(", experts %d of which a token takes %d",
+                                              model.moe().experts(), model.moe().top_k());
   return absl::StrFormat(
       "%s %s, layers %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, vocabulary %d, "
-      "sequence %d",
+      "sequence %d%s",
       ModelSpec::Family_Name(model.family()), ModelSpec::Residual_Name(model.residual()),
       model.layers(), model.hidden(), model.heads(), model.kv_heads(), model.head_dim(),
-      model.ffn(), model.vocabulary(), model.sequence());
+      model.ffn(), model.vocabulary(), model.sequence(), model.has_moe() ? experts : "");
 }
 
 void PrintSummary(const CheckpointReader& reader) {

@@ -166,9 +166,11 @@ struct FirstUpdate {
   std::vector<int64_t> expert_tokens;
 };
 
-// The first update's gradients, all routers zero: every logit is equal, so that every token takes
-// the first experts and all others get none.
-FirstUpdate WithoutARouter(const JobSpec& job) {
+// kZero: every logit is equal, so that every token takes the first experts and all others get none.
+enum class Routers { kInitial, kZero };
+
+// Over a batch whose sequences repeat after `sequences`.
+FirstUpdate UpdateOnce(const JobSpec& job, Routers routers, int64_t sequences) {
   FirstUpdate update;
   std::mutex mutex;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
@@ -177,7 +179,8 @@ FirstUpdate WithoutARouter(const JobSpec& job) {
     trainer.Materialize();
     trainer.InitializeWeights();
     for (const Piece& piece : trainer.parameters().ValuePieces()) {
-      if (absl::EndsWith(piece.name, "router.weight")) device->ops().Zero(piece.data);
+      const bool router = absl::EndsWith(piece.name, "router.weight");
+      if (router && routers == Routers::kZero) device->ops().Zero(piece.data);
     }
     HostBatch batch = trainer.EmptyBatch();
     const BatchShape shape = trainer.batch_shape();
@@ -185,7 +188,7 @@ FirstUpdate WithoutARouter(const JobSpec& job) {
     for (int64_t i = 0; i < static_cast<int64_t>(batch.tokens.size()); ++i) {
       const int64_t row = i / T, m = row / shape.microbatch, b = row % shape.microbatch;
       const int64_t sample = (m * shape.data_ranks + shape.data_rank) * shape.microbatch + b;
-      const int64_t token = sample * T + i % T;
+      const int64_t token = sample % sequences * T + i % T;
       batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(token * token % V);
       batch.targets[static_cast<size_t>(i)] = static_cast<int32_t>(token * 7 % V);
     }
@@ -199,7 +202,7 @@ FirstUpdate WithoutARouter(const JobSpec& job) {
 }
 
 TEST(MoeRunTest, RanksAndExpertsWithoutTokensTakePart) {
-  const FirstUpdate alone = WithoutARouter(MoeJob({}, 4));
+  const FirstUpdate alone = UpdateOnce(MoeJob({}, 4), Routers::kZero, 12);
   for (int64_t e = 0; e < kExperts; ++e) {
     EXPECT_EQ(alone.expert_tokens[static_cast<size_t>(e)], e < kTopK ? kTokens * kLayers : 0);
   }
@@ -208,11 +211,29 @@ TEST(MoeRunTest, RanksAndExpertsWithoutTokensTakePart) {
        {Layout{.data = 4, .expert = 4}, Layout{.tensor = 2, .data = 2, .expert = 2},
         Layout{.pipeline = 2, .data = 2, .expert = 2}}) {
     SCOPED_TRACE(NameOf(layout));
-    const FirstUpdate update = WithoutARouter(MoeJob(layout, 4));
+    const FirstUpdate update = UpdateOnce(MoeJob(layout, 4), Routers::kZero, 12);
     EXPECT_EQ(update.expert_tokens, alone.expert_tokens);
     EXPECT_NEAR(update.result.loss / alone.result.loss, 1, kLossLimit);
     EXPECT_NEAR(update.result.gradient_norm / alone.result.gradient_norm, 1, kNormLimit);
     EXPECT_LE(LargestOfTensor(update.gradients, alone.gradients, ""), kGradientLimit);
+  }
+}
+
+// Three equal micro-batches have the loss, and the gradients, of one: auxiliary losses are
+// averages.
+TEST(MoeRunTest, EqualMicroBatchesEqualOneOfThem) {
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .data = 2, .expert = 2}}) {
+    JobSpec three = MoeJob(layout, 4);
+    three.mutable_model()->mutable_moe()->set_load_balance(1);
+    three.mutable_model()->mutable_moe()->set_router_z(0.1);
+    JobSpec one = three;
+    one.mutable_train()->set_global_batch(4);
+    const FirstUpdate expected = UpdateOnce(one, Routers::kInitial, 4),
+                      update = UpdateOnce(three, Routers::kInitial, 4);
+    EXPECT_NEAR(update.result.loss / expected.result.loss, 1, kLossLimit);
+    EXPECT_NEAR(update.result.load_balance / expected.result.load_balance, 1, kLossLimit);
+    EXPECT_NEAR(update.result.router_z / expected.result.router_z, 1, kLossLimit);
+    EXPECT_LE(LargestOfTensor(update.gradients, expected.gradients, ""), kGradientLimit);
   }
 }
 
