@@ -22,6 +22,7 @@ enum SavedIndex : size_t {
   kReceived,    // rows of each sender for each of the rank's experts
   kExpertRows,  // h of the routed rows
   kUp,          // then its gradient
+  // What follows does not come from ProjectIn.
   kActivation,
   kGradientRows,  // p d_o of the routed rows
 };
@@ -108,6 +109,8 @@ std::vector<TensorSpec> Moe::SavedSpecs() const {
           {"gradient_rows", DType::kF32, {R, C}}};
 }
 
+size_t Moe::projected() const { return kActivation; }
+
 int64_t Moe::ScratchBytes() const {
   const int64_t C = context_.hidden(), at_home = alone() ? 0 : routed_rows();
   return BytesFor({{"expert_rows", DType::kF32, {most_rows(), C}},
@@ -151,6 +154,11 @@ void Moe::PlanExchange(Saved saved) {
   }
 }
 
+Tensor Moe::RowsOf(size_t expert, Tensor all) const {
+  const Range& rows = exchange_.experts[expert];
+  return all.Rows(rows.begin, rows.end);
+}
+
 Tensor Moe::UpOf(Tensor weights, size_t expert) const {
   const int64_t rows = 2 * width_, begin = static_cast<int64_t>(expert) * rows;
   return weights.Rows(begin, begin + rows);
@@ -182,7 +190,7 @@ Tensor Moe::BringHome(Tensor at_experts) const {
   return home;
 }
 
-void Moe::Forward(Tensor h, Tensor o, Saved saved) {
+void Moe::ProjectIn(Tensor h, Saved saved) {
   const Ops& ops = context_.ops;
   ops.Matmul(saved[kProbabilities], h, router_->value, {.transpose_b = true});
   ops.RouteTokens(Routing(saved));
@@ -192,17 +200,27 @@ void Moe::Forward(Tensor h, Tensor o, Saved saved) {
   context_.experts.Exchange(saved[kReceived], counts, saved[kCounts], counts);
   PlanExchange(saved);
 
-  ScratchScope scope(*context_.scratch);
   SendToExperts(saved[kExpertRows], h, saved[kChoices], {});
-  const Tensor y = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
-  const MatmulOptions product = {.transpose_b = true, .varying = true};
   for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    const auto of = [rows = exchange_.experts[e]](Tensor all) {
-      return all.Rows(rows.begin, rows.end);
-    };
-    ops.Matmul(of(saved[kUp]), of(saved[kExpertRows]), UpOf(up_->value, e), product);
-    ops.SwiGluForward(of(saved[kActivation]), of(saved[kUp]));
-    ops.Matmul(of(y), of(saved[kActivation]), DownOf(down_->value, e), product);
+    ops.Matmul(RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), UpOf(up_->value, e),
+               {.transpose_b = true, .varying = true});
+  }
+}
+
+void Moe::Core(Saved saved) {
+  PlanExchange(saved);
+  const int64_t rows = exchange_.rows;
+  context_.ops.SwiGluForward(saved[kActivation].Rows(0, rows), saved[kUp].Rows(0, rows));
+}
+
+void Moe::ProjectOut(Tensor o, Saved saved) {
+  const Ops& ops = context_.ops;
+  PlanExchange(saved);
+  ScratchScope scope(*context_.scratch);
+  const Tensor y = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
+    ops.Matmul(RowsOf(e, y), RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
+               {.transpose_b = true, .varying = true});
   }
   ops.CombineRows(o, BringHome(y), saved[kRows], saved[kWeights]);
 }
@@ -210,21 +228,22 @@ void Moe::Forward(Tensor h, Tensor o, Saved saved) {
 void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Ops& ops = context_.ops;
   PlanExchange(saved);
+  const size_t experts = exchange_.experts.size();
+  const auto used = [rows = exchange_.rows](Tensor all) { return all.Rows(0, rows); };
 
   ScratchScope scope(*context_.scratch);
   SendToExperts(saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
-  const Tensor d_rows = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
   const Tensor d_activation = context_.scratch->Allocate(DType::kF32, saved[kActivation].shape());
-  const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    const auto of = [rows = exchange_.experts[e]](Tensor all) {
-      return all.Rows(rows.begin, rows.end);
-    };
-    ops.Matmul(of(d_activation), of(saved[kGradientRows]), DownOf(down_->value, e),
+  for (size_t e = 0; e < experts; ++e) {
+    ops.Matmul(RowsOf(e, d_activation), RowsOf(e, saved[kGradientRows]), DownOf(down_->value, e),
                {.varying = true});
-    ops.RowProducts(of(products), of(d_activation), of(saved[kActivation]));
-    ops.SwiGluBackward(of(saved[kUp]), of(d_activation), of(saved[kUp]));
-    ops.Matmul(of(d_rows), of(saved[kUp]), UpOf(up_->value, e), {.varying = true});
+  }
+  const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
+  ops.RowProducts(used(products), used(d_activation), used(saved[kActivation]));
+  ops.SwiGluBackward(used(saved[kUp]), used(d_activation), used(saved[kUp]));
+  const Tensor d_rows = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  for (size_t e = 0; e < experts; ++e) {
+    ops.Matmul(RowsOf(e, d_rows), RowsOf(e, saved[kUp]), UpOf(up_->value, e), {.varying = true});
   }
   ops.CombineRows(dh, BringHome(d_rows), saved[kRows], {});
   ops.RouterBackward(Routing(saved), BringHome(products), scales_);
@@ -242,12 +261,10 @@ void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
              {.transpose_a = true, .accumulate = true});
   const MatmulOptions product = {.transpose_a = true, .accumulate = true, .varying = true};
   for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    const auto of = [rows = exchange_.experts[e]](Tensor all) {
-      return all.Rows(rows.begin, rows.end);
-    };
-    ops.Matmul(UpOf(up_->gradient, e), of(saved[kUp]), of(saved[kExpertRows]), product);
-    ops.Matmul(DownOf(down_->gradient, e), of(saved[kGradientRows]), of(saved[kActivation]),
+    ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]),
                product);
+    ops.Matmul(DownOf(down_->gradient, e), RowsOf(e, saved[kGradientRows]),
+               RowsOf(e, saved[kActivation]), product);
   }
 }
 

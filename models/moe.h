@@ -32,10 +32,13 @@ class Moe final : public Layer {
   Moe(ModelContext& context, int64_t layer, float micro_batch_share);
 
   std::vector<TensorSpec> SavedSpecs() const override;
+  size_t projected() const override;
   int64_t ScratchBytes() const override;
-  void Forward(Tensor h, Tensor o, Saved saved) override;
+  void ProjectIn(Tensor h, Saved saved) override;  // from the router to the experts' ranks
+  void Core(Saved saved) override;
+  void ProjectOut(Tensor o, Saved saved) override;  // and home again
   // Also adds the micro-batch's auxiliary losses to the context's, so that they are counted once
-  // per update, however often a Forward is repeated.
+  // per update, however often a forward is repeated.
   void BackwardInput(Tensor d_o, Tensor dh, Saved saved) override;
   void BackwardWeight(Tensor h, Tensor d_o, Saved saved) override;
 
@@ -57,13 +60,15 @@ class Moe final : public Layer {
   int64_t routed_rows() const;  // of this rank's tokens: N k
   int64_t most_rows() const;    // that this rank's experts can get
   bool alone() const { return context_.experts.size() == 1; }
-  void PlanExchange(Saved saved);  // fills exchange_
+  void PlanExchange(Saved saved);  // fills exchange_: the first thing that each call does
   Tensor AtHome(Tensor at_experts) const;
   // at_experts: the routed rows of `tokens` [N, C], of all ranks for this rank's experts, times
   // their weights where these are given.
   void SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const;
   // This rank's routed rows out of everybody's `at_experts`.
   Tensor BringHome(Tensor at_experts) const;
+  // One expert's rows out of all on this rank.
+  Tensor RowsOf(size_t expert, Tensor all) const;
   // One expert's matrix out of the parameter's values or gradients.
   Tensor UpOf(Tensor weights, size_t expert) const;
   Tensor DownOf(Tensor weights, size_t expert) const;

@@ -111,6 +111,19 @@ TEST(MoeRunTest, PipelineAndScheduleDoNotChangeABit) {
   }
 }
 
+TEST(MoeRunTest, RecomputationDoesNotChangeABit) {
+  for (const Layout& layout : {Layout{.pipeline = 2, .data = 4, .expert = 4},
+                               Layout{.tensor = 2, .data = 2, .expert = 2}}) {
+    SCOPED_TRACE(NameOf(layout));
+    JobSpec job = MoeJob(layout, 4);
+    const RunRecord kept = RunSteps(job, {.last = 2});
+    for (auto mode : {ParallelSpec::SELECTIVE, ParallelSpec::FULL}) {
+      job.mutable_parallel()->set_recompute(mode);
+      ExpectSameBits(RunSteps(job, {.last = 2}), kept);
+    }
+  }
+}
+
 TEST(MoeRunTest, ShardingTheOptimizerDoesNotChangeABit) {
   for (const Layout& layout : {Layout{.data = 4, .expert = 2},
                                Layout{.tensor = 2, .data = 2, .expert = 2}, Layout{.data = 4}}) {

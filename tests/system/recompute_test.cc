@@ -45,6 +45,11 @@ INSTANTIATE_TEST_SUITE_P(Dense, RecomputeTest, ::testing::ValuesIn(DenseGoldenFi
                            return file.param;
                          });
 
+INSTANTIATE_TEST_SUITE_P(Moe, RecomputeTest, ::testing::ValuesIn(MoeGoldenFiles()),
+                         [](const ::testing::TestParamInfo<std::string>& file) {
+                           return file.param;
+                         });
+
 // Bytes planned for activations of a model of 8 layers; scratch included, because what is computed
 // again goes there.
 int64_t PlannedActivations(ParallelSpec::Recompute mode) {
