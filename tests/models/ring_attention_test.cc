@@ -68,12 +68,14 @@ void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences
              std::mutex& mutex) {
   const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
   const TensorRegion region = TensorRegion::Alone();
+  const ExpertRegion experts = ExpertRegion::Alone();
   ParameterStore parameters;
   ModelContext context = {.model = {},
                           .batch = whole.batch,
                           .device = *device,
                           .ops = device->ops(),
                           .region = region,
+                          .experts = experts,
                           .parameters = parameters,
                           .context_ranks = &context_ranks};
   context.model.set_sequence(whole.sequence);

@@ -200,6 +200,7 @@ class LoggingCommunicator final : public Communicator {
   void AllReduce(Tensor, Reduction) override { Die("the engine has no collectives"); }
   void AllGather(Tensor, absl::Span<const int64_t>) override { Die("no collectives"); }
   void ReduceScatter(Tensor, absl::Span<const int64_t>) override { Die("no collectives"); }
+  void AllToAll(Tensor, RowParts, Tensor, RowParts) override { Die("no collectives"); }
   void Broadcast(Tensor, int) override { Die("the engine has no collectives"); }
   void Barrier() override { Die("the engine has no collectives"); }
   Ticket Send(Tensor, int to, Channel) override {
