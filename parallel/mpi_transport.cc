@@ -33,9 +33,13 @@ void Rest(WaitMonitor::Clock::duration waited) {
 
 class MpiTransport final : public Transport {
  public:
-  explicit MpiTransport(int64_t largest_part)
-      : largest_part_(largest_part), rank_(WorldRank()), size_(WorldSize()), monitor_(rank_) {
-    Check(largest_part > 0 && largest_part <= INT32_MAX, "parts of %d bytes", largest_part);
+  explicit MpiTransport(const MpiTransportOptions& options)
+      : largest_part_(options.largest_part),
+        send_(options.synchronous_sends ? MPI_Issend : MPI_Isend),
+        rank_(WorldRank()),
+        size_(WorldSize()),
+        monitor_(rank_) {
+    Check(largest_part_ > 0 && largest_part_ <= INT32_MAX, "parts of %d bytes", largest_part_);
   }
 
   int rank() const override { return rank_; }
@@ -45,8 +49,8 @@ class MpiTransport final : public Transport {
     const Request request = NewMessage(static_cast<int64_t>(bytes.size()), to, /*receives=*/false);
     Message& message = messages_[static_cast<size_t>(request)];
     for (size_t i = 0; i < message.parts.size(); ++i) {
-      CheckMpi(MPI_Isend(bytes.data() + PartBegin(i), PartBytes(message, i), MPI_BYTE, to, tag,
-                         MPI_COMM_WORLD, &message.parts[i]),
+      CheckMpi(send_(bytes.data() + PartBegin(i), PartBytes(message, i), MPI_BYTE, to, tag,
+                     MPI_COMM_WORLD, &message.parts[i]),
                "MPI_Isend");
     }
     return request;
@@ -158,6 +162,7 @@ class MpiTransport final : public Transport {
   }
 
   const int64_t largest_part_;
+  decltype(&MPI_Isend) const send_;
   const int rank_, size_;
   WaitMonitor monitor_;
   std::vector<Message> messages_;
@@ -174,8 +179,8 @@ void CheckMpi(int result, const char* call, const char* file, int line) {
   Die(absl::StrCat(call, " failed: ", text), file, line);
 }
 
-std::unique_ptr<Transport> MakeMpiTransport(int64_t largest_part) {
-  return std::make_unique<MpiTransport>(largest_part);
+std::unique_ptr<Transport> MakeMpiTransport(const MpiTransportOptions& options) {
+  return std::make_unique<MpiTransport>(options);
 }
 
 }  // namespace twinstream

@@ -14,8 +14,15 @@ namespace twinstream {
 void CheckMpi(int result, const char* call, const char* file = __builtin_FILE(),
               int line = __builtin_LINE());
 
-// MPI is initialised and outlives the transport; used by one thread. Messages above `largest_part`
-// bytes travel in parts (MPI counts are int); the same on all ranks.
-std::unique_ptr<Transport> MakeMpiTransport(int64_t largest_part = int64_t{1} << 30);
+struct MpiTransportOptions {
+  // Larger messages travel in parts of so many bytes (MPI counts are int); the same on all ranks.
+  int64_t largest_part = int64_t{1} << 30;
+  // Sends are synchronous (MPI_Issend): done only when their receive has begun, whatever their
+  // size. MPI may do so with any message; tests make it do so with all.
+  bool synchronous_sends = false;
+};
+
+// MPI is initialised and outlives the transport; used by one thread.
+std::unique_ptr<Transport> MakeMpiTransport(const MpiTransportOptions& options = {});
 
 }  // namespace twinstream

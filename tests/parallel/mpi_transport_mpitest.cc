@@ -15,7 +15,7 @@ namespace {
 
 // Messages of more than one part, in both directions at once.
 void CheckParts() {
-  const std::unique_ptr<Transport> transport = MakeMpiTransport(/*largest_part=*/10'000);
+  const std::unique_ptr<Transport> transport = MakeMpiTransport({.largest_part = 10'000});
   const int R = transport->size(), rank = transport->rank();
   for (size_t bytes : {0, 9'999, 10'000, 10'001, 1'234'567}) {
     std::vector<std::byte> out(bytes, std::byte(rank)), in(bytes, std::byte(99));
