@@ -8,36 +8,50 @@
 namespace twinstream {
 namespace {
 
-// Boundary tensors that exist on this stage, in the order in which LayOut hands them out, then the
-// saved ones.
-std::vector<TensorSpec> SpecsOf(const Stage& stage) {
+// The neighbours that any of a rank's stages has. A slot has boundary tensors for these, in the
+// same places for all of its stages: what one stage sends is safe from another's other tensors.
+struct Neighbours {
+  explicit Neighbours(absl::Span<const Stage* const> stages) {
+    for (const Stage* stage : stages) {
+      previous |= stage->has_previous();
+      next |= stage->has_next();
+    }
+  }
+  bool previous = false, next = false;
+};
+
+// Boundary tensors in the order in which LayOut hands them out, then the saved ones.
+std::vector<TensorSpec> SpecsOf(const Stage& stage, const Neighbours& neighbours) {
   std::vector<TensorSpec> specs;
-  const int boundary_tensors = 2 * (stage.has_previous() + stage.has_next());
+  const int boundary_tensors = 2 * (neighbours.previous + neighbours.next);
   specs.assign(static_cast<size_t>(boundary_tensors), stage.BoundarySpec());
   for (const TensorSpec& spec : stage.SavedSpecs()) specs.push_back(spec);
   return specs;
 }
 
-Slot LayOut(const Stage& stage, std::byte* memory) {
-  const std::vector<Tensor> tensors = TensorsIn(memory, SpecsOf(stage));
+Slot LayOut(const Stage& stage, const Neighbours& neighbours, std::byte* memory) {
+  const std::vector<Tensor> tensors = TensorsIn(memory, SpecsOf(stage, neighbours));
   auto next = tensors.begin();
   Slot slot;
-  if (stage.has_previous()) {
+  if (neighbours.previous) {
     slot.input = *next++;
     slot.d_input = *next++;
   }
-  if (stage.has_next()) {
+  if (neighbours.next) {
     slot.output = *next++;
     slot.d_output = *next++;
   }
+  if (!stage.has_previous()) slot.input = slot.d_input = Tensor();
+  if (!stage.has_next()) slot.output = slot.d_output = Tensor();
   slot.saved.assign(next, tensors.end());
   return slot;
 }
 
 // Chunks of one rank take turns in a slot, so it has room for the largest.
 int64_t BytesOfOneSlot(absl::Span<const Stage* const> stages) {
+  const Neighbours neighbours(stages);
   int64_t bytes = 0;
-  for (const Stage* stage : stages) bytes = std::max(bytes, BytesFor(SpecsOf(*stage)));
+  for (const Stage* stage : stages) bytes = std::max(bytes, BytesFor(SpecsOf(*stage, neighbours)));
   return bytes;
 }
 
@@ -83,10 +97,13 @@ PipelineEngine::PipelineEngine(std::vector<Stage*> stages, const PipelineShape& 
     Check(stage.has_previous() == (number > 0) && stage.has_next() == (number < shape.stages() - 1),
           "stage %d of %d has other neighbours than the schedule's", number, shape.stages());
   }
+  const Neighbours neighbours(stages_);
   const int64_t slot_bytes = BytesOfOneSlot(stages_);
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     std::byte* memory = storage_.data() + static_cast<int64_t>(slot) * slot_bytes;
-    for (const Stage* stage : stages_) slots_[slot].by_chunk.push_back(LayOut(*stage, memory));
+    for (const Stage* stage : stages_) {
+      slots_[slot].by_chunk.push_back(LayOut(*stage, neighbours, memory));
+    }
   }
 }
 
@@ -111,7 +128,7 @@ void PipelineEngine::Run(const Program& program, absl::FunctionRef<void(int stag
 void PipelineEngine::Execute(const Instruction& instruction,
                              absl::FunctionRef<void(int stage)> reduce) {
   const auto [op, stage_number, micro_batch, slot_number] = instruction;
-  const int chunk = stage_number / shape_.ranks;
+  const int chunk = shape_.ChunkOf(stage_number);
   Stage& stage = *stages_[static_cast<size_t>(chunk)];
   SlotState& state = StateOf(instruction);
   Slot& slot = state.by_chunk[static_cast<size_t>(chunk)];

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/check.h"
+#include "proto/layout_rules.h"
 
 namespace twinstream {
 namespace {
@@ -41,54 +42,81 @@ absl::string_view NameOf(PipelineOp op) {
   Die("unknown pipeline operation");
 }
 
-// The forward passes that `rank` does before it alternates with backward passes: all that tells one
-// schedule from another here. An interleaved schedule would also map step -> (chunk, micro-batch),
-// and a zero-bubble one let W follow its I at a distance; the loop below stays.
-int WarmUp(ParallelSpec::Schedule schedule, const PipelineShape& shape, int rank) {
+// All that tells one schedule from another, in steps: in each step a rank does one forward, one I
+// and one W, as far as there are any.
+struct Rhythm {
+  int warm_up = 0;     // steps before the first I
+  int weight_lag = 0;  // steps from an I to its W
+};
+
+Rhythm RhythmOf(ParallelSpec::Schedule schedule, const PipelineShape& shape, int rank) {
+  const int behind = shape.ranks - 1 - rank;  // ranks that a micro-batch has yet to pass
   switch (schedule) {
     case ParallelSpec::GPIPE:
-      return shape.micro_batches;
+      return {.warm_up = shape.micro_batches};
     case ParallelSpec::ONE_F_ONE_B:
-      return shape.ranks - 1 - rank;
-    case ParallelSpec::INTERLEAVED:
-    case ParallelSpec::ZERO_BUBBLE:
-      Die(absl::StrCat("parallel.schedule ", ParallelSpec::Schedule_Name(schedule),
-                       " is refused by validate"));
+      return {.warm_up = behind};
+    case ParallelSpec::INTERLEAVED:  // a group passes all chunks but the last before its first I
+      return {.warm_up = 2 * behind + (shape.chunks - 1) * shape.ranks};
+    case ParallelSpec::ZERO_BUBBLE:  // ZB-H1: what 1F1B's rank 0 holds, every rank may hold
+      return {.warm_up = behind, .weight_lag = rank};
   }
   Die("unknown pipeline schedule");
 }
 
+struct Pass {
+  int chunk, micro_batch;
+};
+
+// The `index`-th pass of a rank over its chunks. Micro-batches go through the chunks in groups of
+// as many as there are ranks, so that each comes back to the first rank just when that has sent the
+// group's last one on. The last group may reach beyond the micro-batches that exist: their passes
+// are left out, which lets nobody wait for anything new.
+Pass PassAt(int index, const PipelineShape& shape) {
+  const int group = index / (shape.ranks * shape.chunks);
+  return {.chunk = index / shape.ranks % shape.chunks,
+          .micro_batch = group * shape.ranks + index % shape.ranks};
+}
+
+// Passes of a rank, those that are left out included.
+int Passes(const PipelineShape& shape) {
+  const int groups = (shape.micro_batches + shape.ranks - 1) / shape.ranks;
+  return groups * shape.ranks * shape.chunks;
+}
+
 void CheckShape(const PipelineShape& shape) {
-  Check(shape.ranks >= 1 && shape.micro_batches >= 1, "a pipeline of %d ranks, %d micro-batches",
-        shape.ranks, shape.micro_batches);
-  Check(shape.chunks == 1, "%d virtual stages per rank are refused by validate", shape.chunks);
+  Check(shape.ranks >= 1 && shape.chunks >= 1 && shape.micro_batches >= 1,
+        "a pipeline of %d ranks, %d chunks, %d micro-batches", shape.ranks, shape.chunks,
+        shape.micro_batches);
 }
 
 }  // namespace
 
 bool OverwritesOutput(PipelineOp op) {
-  return op == PipelineOp::kReceiveActivation || op == PipelineOp::kForward ||
-         op == PipelineOp::kBackwardInput;
+  return op == PipelineOp::kForward || op == PipelineOp::kBackwardInput;
 }
 
-bool OverwritesInputGradient(PipelineOp op) {
-  return op == PipelineOp::kReceiveActivation || op == PipelineOp::kForward;
-}
+bool OverwritesInputGradient(PipelineOp op) { return op == PipelineOp::kBackwardInput; }
 
 std::vector<Program> GenerateSchedule(ParallelSpec::Schedule schedule, const PipelineShape& shape) {
   CheckShape(shape);
+  Check(shape.chunks == 1 || HasVirtualStages(schedule), "%s has one chunk per rank, not %d",
+        ParallelSpec::Schedule_Name(schedule), shape.chunks);
   std::vector<Program> programs(static_cast<size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    Program& program = programs[static_cast<size_t>(rank)];
-    const int warm_up = WarmUp(schedule, shape, rank);
-    for (int step = 0; step < shape.micro_batches + warm_up; ++step) {
-      const int forward = step;
-      const int backward = step - warm_up;
-      if (forward < shape.micro_batches) program.push_back({PipelineOp::kForward, rank, forward});
-      if (backward >= 0) {
-        program.push_back({PipelineOp::kBackwardInput, rank, backward});
-        program.push_back({PipelineOp::kBackwardWeight, rank, backward});
-      }
+    const auto [warm_up, weight_lag] = RhythmOf(schedule, shape, rank);
+    const auto add = [&, rank = rank](PipelineOp op, int index) {
+      if (index < 0) return;
+      Pass pass = PassAt(index, shape);
+      if (pass.micro_batch >= shape.micro_batches) return;
+      if (op != PipelineOp::kForward) pass.chunk = shape.chunks - 1 - pass.chunk;
+      programs[static_cast<size_t>(rank)].push_back(
+          {op, pass.chunk * shape.ranks + rank, pass.micro_batch});
+    };
+    for (int step = 0; step < Passes(shape) + warm_up + weight_lag; ++step) {
+      add(PipelineOp::kForward, step);
+      add(PipelineOp::kBackwardInput, step - warm_up);
+      add(PipelineOp::kBackwardWeight, step - warm_up - weight_lag);
     }
   }
   return programs;
@@ -98,8 +126,11 @@ std::vector<Program> GenerateForwardOnly(const PipelineShape& shape) {
   CheckShape(shape);
   std::vector<Program> programs(static_cast<size_t>(shape.ranks));
   for (int rank = 0; rank < shape.ranks; ++rank) {
-    for (int micro_batch = 0; micro_batch < shape.micro_batches; ++micro_batch) {
-      programs[static_cast<size_t>(rank)].push_back({PipelineOp::kForward, rank, micro_batch});
+    for (int index = 0; index < Passes(shape); ++index) {
+      const auto [chunk, micro_batch] = PassAt(index, shape);
+      if (micro_batch >= shape.micro_batches) continue;
+      programs[static_cast<size_t>(rank)].push_back(
+          {PipelineOp::kForward, chunk * shape.ranks + rank, micro_batch});
     }
   }
   return programs;

@@ -41,17 +41,19 @@ struct PipelineShape {
   int stages() const { return ranks * chunks; }
   // Stage s lives on rank s % ranks, as its chunk s / ranks.
   int RankOf(int stage) const { return stage % ranks; }
+  int ChunkOf(int stage) const { return stage / ranks; }
 };
 
-// Whether `op` may overwrite what an earlier send of its slot reads, so that the send must have
-// left first: a slot's next user takes both buffers, and a stage's backward may scribble over its
-// output. The engine waits for sends exactly there, and CheckSchedule proves exactly that.
+// Whether `op` writes the output, or the input's gradient, of its slot, which an earlier send of
+// the slot may still read: the send must have left first. (A boundary tensor has the same place in
+// a slot whichever stage uses it, and a stage's backward may scribble over its output.) The engine
+// waits for sends exactly there, and CheckSchedule proves exactly that.
 bool OverwritesOutput(PipelineOp op);
 bool OverwritesInputGradient(PipelineOp op);
 
-// Compute instructions of every rank in order: F, I and W only. The schedules built so far: GPIPE,
-// ONE_F_ONE_B (job_rules refuses the others). In all of them a stage sees the micro-batches in
-// ascending order, so losses and weight gradients add up to the same bits whatever P.
+// Compute instructions of every rank in order: F, I and W only. Any number of micro-batches;
+// several chunks where HasVirtualStages(schedule). In all schedules a stage sees the micro-batches
+// in ascending order, so losses and weight gradients add up to the same bits whatever P.
 std::vector<Program> GenerateSchedule(ParallelSpec::Schedule schedule, const PipelineShape& shape);
 // Forward passes only (evaluation, generation).
 std::vector<Program> GenerateForwardOnly(const PipelineShape& shape);

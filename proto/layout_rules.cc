@@ -107,6 +107,18 @@ void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
 
 }  // namespace
 
+bool HasVirtualStages(ParallelSpec::Schedule schedule) {
+  switch (schedule) {
+    case ParallelSpec::INTERLEAVED:
+      return true;
+    case ParallelSpec::GPIPE:
+    case ParallelSpec::ONE_F_ONE_B:
+    case ParallelSpec::ZERO_BUBBLE:
+      return false;
+  }
+  return false;
+}
+
 void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems) {
   RankRules(job.parallel(), ranks, problems);
   TensorRules(job, problems);

@@ -6,6 +6,10 @@
 
 namespace twinstream {
 
+// Whether under this schedule each rank holds several chunks of the model (parallel.virtual_stages)
+// rather than one.
+bool HasVirtualStages(ParallelSpec::Schedule schedule);
+
 // job: resolved for `ranks` ranks (0: unknown). data_ranks_known: parallel.data was given or
 // follows from the ranks.
 void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems);
