@@ -69,7 +69,8 @@ struct Reference {
 // stage. Layers go first because layouts are about what is in them and between them.
 int64_t LayersThatFit(JobSpec job, Device& device) {
   const int64_t available = AvailableMemory();
-  for (int64_t layers = job.model().layers(); layers >= job.parallel().pipeline(); --layers) {
+  const int64_t stages = int64_t{job.parallel().pipeline()} * job.parallel().virtual_stages();
+  for (int64_t layers = job.model().layers(); layers >= stages; --layers) {
     job.mutable_model()->set_layers(layers);
     if (available == 0 || Reference(job, device).trainer.memory().total() < available / 2) {
       return layers;

@@ -22,8 +22,8 @@ std::vector<std::string> Names(const std::vector<ModelParameter>& parameters) {
   return names;
 }
 
-StageOptions OptionsOf(const JobSpec& job, const ProcessGrid& grid) {
-  const int stages = grid.shape().pipeline, stage = grid.at().pipeline;
+// Stage `stage` of `stages`.
+StageOptions OptionsOf(const JobSpec& job, int stage, int stages) {
   const double targets = static_cast<double>(job.train().global_batch() * job.model().sequence());
   return {.layers = StageLayers(job.model(), stages)[static_cast<size_t>(stage)],
           .first = stage == 0,
@@ -32,6 +32,18 @@ StageOptions OptionsOf(const JobSpec& job, const ProcessGrid& grid) {
           .gradient_scale = static_cast<float>(1.0 / targets),
           .micro_batch_share = 1.0F / static_cast<float>(AccumulationSteps(job)),
           .recompute = job.parallel().recompute()};
+}
+
+// This rank's stages in order; declares their parameters in this order.
+std::vector<std::unique_ptr<TransformerStage>> MakeStages(const JobSpec& job, int rank,
+                                                          const PipelineShape& pipeline,
+                                                          ModelContext& context) {
+  std::vector<std::unique_ptr<TransformerStage>> stages;
+  for (int stage = rank; stage < pipeline.stages(); stage += pipeline.ranks) {
+    stages.push_back(
+        std::make_unique<TransformerStage>(context, OptionsOf(job, stage, pipeline.stages())));
+  }
+  return stages;
 }
 
 // This rank's program and what the checker says of all ranks' together.
@@ -75,12 +87,12 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                .experts = experts_,
                .parameters = parameters_,
                .context_ranks = &grid_.context()},
-      stage_(context_, OptionsOf(job, grid_)),
-      optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, grid_, device,
-                 Names(model_parameters_)),
       pipeline_{.ranks = grid_.shape().pipeline,
-                .chunks = 1,
-                .micro_batches = static_cast<int>(micro_batches)} {
+                .chunks = job.parallel().virtual_stages(),
+                .micro_batches = static_cast<int>(micro_batches)},
+      stages_(MakeStages(job, grid_.at().pipeline, pipeline_, context_)),
+      optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, grid_, device,
+                 Names(model_parameters_)) {
   training_ = Checked(GenerateSchedule(job.parallel().schedule(), pipeline_), pipeline_,
                       grid_.at().pipeline, &training_report_);
   forward_only_ =
@@ -104,9 +116,24 @@ MemoryPlan Trainer::memory() const {
   return {.weights = parameters_.value_bytes(),
           .gradients = training ? parameters_.gradient_bytes() : 0,
           .optimizer = training ? optimizer_.state_bytes() + optimizer_.buffer_bytes() : 0,
-          .activations = PipelineEngine::SlotBytes({&stage_}, PeakSlots()),
-          .scratch = stage_.ScratchBytes(),
+          .activations = PipelineEngine::SlotBytes(Stages(), PeakSlots()),
+          .scratch = ScratchBytes(),
           .batch = BytesFor(BatchSpecs())};
+}
+
+std::vector<Stage*> Trainer::Stages() const {
+  std::vector<Stage*> stages;
+  for (const std::unique_ptr<TransformerStage>& stage : stages_) stages.push_back(stage.get());
+  return stages;
+}
+
+// Stages take turns in the scratch memory.
+int64_t Trainer::ScratchBytes() const {
+  int64_t bytes = 0;
+  for (const std::unique_ptr<TransformerStage>& stage : stages_) {
+    bytes = std::max(bytes, stage->ScratchBytes());
+  }
+  return bytes;
 }
 
 int Trainer::PeakSlots() const {
@@ -120,7 +147,7 @@ void Trainer::Materialize() {
   parameters_.Materialize(
       device_, purpose_ == Purpose::kTraining ? Gradients::kAllocated : Gradients::kNone);
   if (purpose_ == Purpose::kTraining) optimizer_.Materialize();
-  scratch_ = std::make_unique<Scratch>(device_, stage_.ScratchBytes());
+  scratch_ = std::make_unique<Scratch>(device_, ScratchBytes());
   context_.scratch = scratch_.get();
 
   const std::vector<TensorSpec> specs = BatchSpecs();
@@ -138,8 +165,8 @@ void Trainer::Materialize() {
   expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
-  engine_ = std::make_unique<PipelineEngine>(std::vector<Stage*>{&stage_}, pipeline_,
-                                             grid_.pipeline(), device_, PeakSlots());
+  engine_ =
+      std::make_unique<PipelineEngine>(Stages(), pipeline_, grid_.pipeline(), device_, PeakSlots());
 }
 
 bool Trainer::HasParameter(absl::string_view name) const {
@@ -169,8 +196,12 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
   device_.CopyIn(tokens_, batch.tokens.data());
   device_.CopyIn(targets_, batch.targets.data());
   device_.ops().Zero(sums_);
-  stage_.SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
-  engine_->Run(program, [&](int /*stage*/) { optimizer_.Reduce(stage_.parameters()); });
+  for (const std::unique_ptr<TransformerStage>& stage : stages_) {
+    stage->SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
+  }
+  engine_->Run(program, [&](int stage) {
+    optimizer_.Reduce(stages_[static_cast<size_t>(pipeline_.ChunkOf(stage))]->parameters());
+  });
 }
 
 // On every rank. The head's sums are the last stages', one of each data and context rank; the
@@ -180,7 +211,7 @@ absl::Span<const double> Trainer::SumLosses() {
   device_.CopyOut(host_sums_.data(), sums_);
   const auto router_begin = host_sums_.begin() + kHeadSums;
   const bool first = grid_.tensor().rank() == 0;
-  if (!first || stage_.has_next()) std::fill(host_sums_.begin(), router_begin, 0.0);
+  if (!first || stages_.back()->has_next()) std::fill(host_sums_.begin(), router_begin, 0.0);
   if (!first || grid_.In(GridGroup::kReplicas).rank() > 0) {
     std::fill(router_begin, host_sums_.end(), 0.0);
   }
@@ -218,6 +249,7 @@ StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning
                          bool stop_requested) {
   parameters_.ZeroGradients(device_.ops());
   Run(TransformerStage::Pass::kTraining, batch, training_);
+  optimizer_.ReduceTied();
   const absl::Span<const double> sums = SumLosses();
   const double targets = static_cast<double>(job_.train().global_batch() * job_.model().sequence());
   StepResult result = {.cross_entropy = sums[0] / targets};
@@ -247,7 +279,7 @@ std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, 
   }
   // Every context rank computes its row of this index; the owner's is the one that was asked for.
   const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
-  stage_.SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
+  stages_.back()->SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
   Run(TransformerStage::Pass::kNextToken, batch, forward_only_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
   grid_.context().Broadcast(logits_, place.rank);

@@ -1,5 +1,5 @@
 // Trainer: one rank's part of a model, and the steps that train, evaluate and ask it. Owns grid,
-// parameters, stage, optimizer, engine and their memory; contains no arithmetic and no case
+// parameters, stages, optimizer, engine and their memory; contains no arithmetic and no case
 // distinction about parallelism.
 #pragma once
 
@@ -86,6 +86,8 @@ class Trainer {
   const PipelineEngine& engine() const { return *engine_; }
 
  private:
+  std::vector<Stage*> Stages() const;
+  int64_t ScratchBytes() const;
   int PeakSlots() const;
   // Cross-entropy, logsumexp^2, then ModelContext::router_sums; over the global batch.
   absl::Span<const double> SumLosses();
@@ -104,9 +106,9 @@ class Trainer {
   std::vector<ModelParameter> model_parameters_;
   ParameterStore parameters_;
   ModelContext context_;
-  TransformerStage stage_;
-  Optimizer optimizer_;
   PipelineShape pipeline_;
+  std::vector<std::unique_ptr<TransformerStage>> stages_;  // this rank's chunks, in order
+  Optimizer optimizer_;
   Program training_, forward_only_;
   ScheduleReport training_report_, forward_report_;
   Storage batch_storage_;

@@ -116,14 +116,25 @@ void Optimizer::Reduce(Range parameters) {
   ActivityScope doing("reduction of gradients");
   for (int64_t i = parameters.begin; i < parameters.end; ++i) {
     const Shard& shard = shards_[static_cast<size_t>(i)];
-    const Parameter& parameter = *shard.parameter;
-    if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
-    if (parameter.spec.sum_over_stages) SumOverStages(parameter);
-    if (shard_) {
-      shard.replicas->ReduceScatter(parameter.gradient, shard.counts);
-    } else {
-      shard.replicas->AllReduce(parameter.gradient, Reduction::kSum);
-    }
+    if (!shard.parameter->spec.sum_over_stages) ReduceShard(shard);
+  }
+}
+
+void Optimizer::ReduceTied() {
+  ActivityScope doing("reduction of tied gradients");
+  for (const Shard& shard : shards_) {
+    if (shard.parameter->spec.sum_over_stages) ReduceShard(shard);
+  }
+}
+
+void Optimizer::ReduceShard(const Shard& shard) {
+  const Parameter& parameter = *shard.parameter;
+  if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
+  if (parameter.spec.sum_over_stages) SumOverStages(parameter);
+  if (shard_) {
+    shard.replicas->ReduceScatter(parameter.gradient, shard.counts);
+  } else {
+    shard.replicas->AllReduce(parameter.gradient, Reduction::kSum);
   }
 }
 

@@ -30,10 +30,12 @@ class Optimizer {
 
   // Collectives of one step, in this order.
   // First: makes the gradients of this rank's rows whole: sums over the tensor ranks where a
-  // parameter says so, over the two stages of a tied embedding, and over the replicas. Sharded,
-  // other rows are unspecified afterwards. `parameters`: indices in the ParameterStore; the calls
-  // of one step cover each once.
+  // parameter says so, and over the replicas. Sharded, other rows are unspecified afterwards.
+  // `parameters`: indices in the ParameterStore; the calls of one step cover each once. Leaves a
+  // tied embedding alone: the two stages that hold it are complete at different times.
   void Reduce(Range parameters);
+  // Then, once all stages are complete: the same for a tied embedding, summed over its two stages.
+  void ReduceTied();
   // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on
   // every rank.
   double GradientNorm();
@@ -65,6 +67,7 @@ class Optimizer {
 
   static std::vector<Piece> GradientPiecesOf(const Shard& shard);
   std::vector<TensorSpec> BufferSpecs() const;
+  void ReduceShard(const Shard& shard);
   void SumOverTensor(const Parameter& parameter);
   void SumOverStages(const Parameter& parameter);
   Tensor OwnMoments(const Shard& shard, Tensor moments) const;

@@ -35,18 +35,6 @@ bool IsBuilt(DataSpec::Format format) {
   return false;
 }
 
-bool IsBuilt(ParallelSpec::Schedule schedule) {
-  switch (schedule) {
-    case ParallelSpec::GPIPE:
-    case ParallelSpec::ONE_F_ONE_B:
-      return true;
-    case ParallelSpec::INTERLEAVED:
-    case ParallelSpec::ZERO_BUBBLE:
-      return false;
-  }
-  return false;
-}
-
 bool IsBuilt(TrainSpec::Precision precision) {
   switch (precision) {
     case TrainSpec::FP32:
@@ -119,9 +107,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireBuilt("model.family", job.model().family(), &problems);
   RequireBuilt("data.format", job.data().format(), &problems);
   RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
-  const ParallelSpec& parallel = job.parallel();
-  RequireNumber("parallel.virtual_stages", parallel.virtual_stages(), 1, &problems);
-  RequireBuilt("parallel.schedule", parallel.schedule(), &problems);
   RequireBuilt("train.precision", job.train().precision(), &problems);
   RequireBuilt("train.device", job.train().device(), &problems);
   RequireBuilt("train.on_nonfinite", job.train().on_nonfinite(), &problems);

@@ -57,12 +57,43 @@ void ContextRules(const JobSpec& job, Problems* problems) {
       sequence, context, 2 * context);
 }
 
+void VirtualStageRules(const ParallelSpec& parallel, Problems* problems) {
+  if (!HasVirtualStages(parallel.schedule())) {
+    if (parallel.virtual_stages() <= 1) return;
+    Add(problems,
+        "parallel.virtual_stages = %d needs parallel.schedule = INTERLEAVED, not %s; set that, or "
+        "parallel.virtual_stages to 1",
+        parallel.virtual_stages(), ParallelSpec::Schedule_Name(parallel.schedule()));
+    return;
+  }
+  if (parallel.virtual_stages() == 1) {
+    Add(problems,
+        "parallel.schedule = %s needs parallel.virtual_stages of at least 2, not 1; set it, or use "
+        "ONE_F_ONE_B",
+        ParallelSpec::Schedule_Name(parallel.schedule()));
+  }
+  if (parallel.pipeline() == 1) {
+    Add(problems,
+        "parallel.schedule = %s needs parallel.pipeline of at least 2, not 1; set it, or use "
+        "ONE_F_ONE_B with virtual_stages 1",
+        ParallelSpec::Schedule_Name(parallel.schedule()));
+  }
+}
+
 void PipelineRules(const JobSpec& job, Problems* problems) {
-  if (job.model().layers() > 0 && job.parallel().pipeline() > job.model().layers()) {
+  const int64_t layers = job.model().layers(), pipeline = job.parallel().pipeline(),
+                chunks = job.parallel().virtual_stages(), stages = Product({pipeline, chunks});
+  if (layers < 1 || stages <= layers) return;
+  if (chunks == 1) {
     Add(problems,
         "parallel.pipeline = %d is more than model.layers = %d; every stage holds at least one "
         "layer",
-        job.parallel().pipeline(), job.model().layers());
+        pipeline, layers);
+  } else {
+    Add(problems,
+        "parallel.pipeline %d x virtual_stages %d = %d stages are more than model.layers = %d; "
+        "every stage holds at least one layer: make one of the two smaller",
+        pipeline, chunks, stages, layers);
   }
 }
 
@@ -123,6 +154,7 @@ void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Proble
   RankRules(job.parallel(), ranks, problems);
   TensorRules(job, problems);
   ContextRules(job, problems);
+  VirtualStageRules(job.parallel(), problems);
   PipelineRules(job, problems);
   RecomputeRules(job.parallel(), problems);
   BatchRules(job, problems);

@@ -160,6 +160,7 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
     for (int update = 1; update <= kUpdates; ++update) {
       FillGradients(store, update, layout);
       optimizer.Reduce({0, store.size()});
+      optimizer.ReduceTied();
       const double norm = optimizer.GradientNorm();
       ASSERT_NEAR(norm, reference.Norm(update), 1e-6 * norm);
       optimizer.Step(update, kLearningRate, norm);

@@ -94,7 +94,9 @@ TEST(AllocationTest, StepsAllocateNothingAndTheMemoryPlanIsExact) {
   for (const Layout& layout :
        {Layout{}, Layout{.data = 3}, Layout{.pipeline = 2},
         Layout{.tensor = 4, .sequence_parallel = true}, Layout{.tensor = 2, .pipeline = 2},
-        Layout{.context = 2}, Layout{.context = 4, .pipeline = 2}}) {
+        Layout{.context = 2}, Layout{.context = 4, .pipeline = 2},
+        Layout{.pipeline = 2, .virtual_stages = 2, .schedule = ParallelSpec::INTERLEAVED},
+        Layout{.pipeline = 2, .schedule = ParallelSpec::ZERO_BUBBLE}}) {
     for (bool tied : {false, true}) {
       JobSpec job = TinyJob();
       job.mutable_model()->set_tied_embeddings(tied);

@@ -191,7 +191,8 @@ std::string LayoutName(const JobSpec& job) {
       "tensor ", parallel.tensor(), parallel.sequence_parallel() ? " sequence-parallel" : "",
       " context ", parallel.context(), " pipeline ", parallel.pipeline(), " data ", parallel.data(),
       " expert ", parallel.expert(), " microbatch ", job.train().microbatch(), " ",
-      ParallelSpec::Schedule_Name(parallel.schedule()));
+      ParallelSpec::Schedule_Name(parallel.schedule()), " virtual_stages ",
+      parallel.virtual_stages());
 }
 
 Deviations Compare(const TrainedRun& run, const Golden& golden) {

@@ -16,6 +16,7 @@
 #include "parallel/checkpoint.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
+#include "proto/layout_rules.h"
 #include "tests/testing/run_ranks.h"
 
 namespace twinstream::testing {
@@ -149,6 +150,8 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
   parallel.set_data(layout.data);
   parallel.set_sequence_parallel(layout.sequence_parallel);
   parallel.set_expert(layout.expert);
+  parallel.set_virtual_stages(layout.virtual_stages);
+  parallel.set_schedule(layout.schedule);
   const int ranks = layout.tensor * layout.context * layout.pipeline * layout.data;
   job = ResolveJobSpec(job, ranks);
   const std::vector<std::string> problems = JobProblems(job, ranks);
@@ -157,8 +160,28 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
 }
 
 std::string NameOf(const Layout& layout) {
-  return absl::StrCat("t", layout.tensor, "c", layout.context, "p", layout.pipeline, "d",
-                      layout.data, "e", layout.expert, layout.sequence_parallel ? "s" : "");
+  std::string name =
+      absl::StrCat("t", layout.tensor, "c", layout.context, "p", layout.pipeline, "d", layout.data,
+                   "e", layout.expert, layout.sequence_parallel ? "s" : "");
+  if (layout.pipeline > 1) {
+    absl::StrAppend(&name, "v", layout.virtual_stages, "_",
+                    ParallelSpec::Schedule_Name(layout.schedule));
+  }
+  return name;
+}
+
+std::vector<Layout> Pipelines(int pipeline, int stages) {
+  std::vector<Layout> layouts;
+  const auto* descriptor = ParallelSpec::Schedule_descriptor();
+  for (int i = 0; i < descriptor->value_count(); ++i) {
+    const auto schedule = static_cast<ParallelSpec::Schedule>(descriptor->value(i)->number());
+    const int least = HasVirtualStages(schedule) ? 2 : 1;
+    const int most = HasVirtualStages(schedule) && pipeline > 1 ? stages / pipeline : 1;
+    for (int chunks = least; chunks <= most; ++chunks) {
+      layouts.push_back({.pipeline = pipeline, .virtual_stages = chunks, .schedule = schedule});
+    }
+  }
+  return layouts;
 }
 
 RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {

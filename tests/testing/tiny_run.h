@@ -22,10 +22,16 @@ struct Layout {
   int tensor = 1, context = 1, pipeline = 1, data = 1;
   bool sequence_parallel = false;
   int expert = 1;
+  int virtual_stages = 1;
+  ParallelSpec::Schedule schedule = ParallelSpec::ONE_F_ONE_B;
 };
+// The pipelines of `pipeline` ranks and at most `stages` stages: every schedule of the enum, with
+// as many virtual stages as it may have.
+std::vector<Layout> Pipelines(int pipeline, int stages);
 // The job on this layout, resolved. Dies if `validate` would refuse it.
 JobSpec OnLayout(JobSpec job, const Layout& layout);
-std::string NameOf(const Layout& layout);  // "t2c1p1d2e1s", for names of tests
+// "t2c1p1d2e1s", for names of tests; of a pipeline "t1c1p2d1e1v2_INTERLEAVED".
+std::string NameOf(const Layout& layout);
 
 struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first
