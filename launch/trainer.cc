@@ -190,7 +190,11 @@ HostBatch Trainer::EmptyBatch() const {
   return {.tokens = std::vector<int32_t>(size), .targets = std::vector<int32_t>(size)};
 }
 
-void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program) {
+// Every instruction, the wait for every send, and what Step does around the schedule.
+int64_t Trainer::SpansPerStep() const { return 2 * static_cast<int64_t>(training_.size()) + 8; }
+
+void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
+                  SpanObserver& observer) {
   Check(static_cast<int64_t>(batch.tokens.size()) == tokens_.elements(),
         "a batch of %d tokens, not %d", batch.tokens.size(), tokens_.elements());
   device_.CopyIn(tokens_, batch.tokens.data());
@@ -199,7 +203,7 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
   for (const std::unique_ptr<TransformerStage>& stage : stages_) {
     stage->SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
   }
-  engine_->Run(program, [&](int stage) {
+  engine_->Run(program, observer, [&](int stage) {
     optimizer_.Reduce(stages_[static_cast<size_t>(pipeline_.ChunkOf(stage))]->parameters());
   });
 }
@@ -247,8 +251,25 @@ bool Trainer::AnyRank(bool here) {
 
 StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
                          bool stop_requested) {
+  const ObservedSpan step(*observer_, {SpanKind::kStep, "step"});
   parameters_.ZeroGradients(device_.ops());
-  Run(TransformerStage::Pass::kTraining, batch, training_);
+  {
+    const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
+    Run(TransformerStage::Pass::kTraining, batch, training_, *observer_);
+  }
+  StepResult result = Measure(stop_requested);
+  if (!result.finite) return result;
+  {
+    const ObservedSpan span(*observer_, {SpanKind::kOptimizer, "optimizer"});
+    optimizer_.Step(update, learning_rate, result.gradient_norm);
+  }
+  const ObservedSpan span(*observer_, {SpanKind::kParameterGather, "gather"});
+  optimizer_.GatherValues();
+  return result;
+}
+
+StepResult Trainer::Measure(bool stop_requested) {
+  const ObservedSpan span(*observer_, {SpanKind::kNorm, "norm"});
   optimizer_.ReduceTied();
   const absl::Span<const double> sums = SumLosses();
   const double targets = static_cast<double>(job_.train().global_batch() * job_.model().sequence());
@@ -258,13 +279,12 @@ StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning
   result.gradient_norm = optimizer_.GradientNorm();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
   result.stop = AnyRank(stop_requested);
-  if (result.finite) optimizer_.Step(update, learning_rate, result.gradient_norm);
   return result;
 }
 
 double Trainer::EvaluationLoss(const HostBatch& batch) {
   ActivityScope doing("evaluation");
-  Run(TransformerStage::Pass::kEvaluation, batch, forward_only_);
+  Run(TransformerStage::Pass::kEvaluation, batch, forward_only_, nobody_);
   return SumLosses()[0];
 }
 
@@ -280,7 +300,7 @@ std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, 
   // Every context rank computes its row of this index; the owner's is the one that was asked for.
   const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
   stages_.back()->SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
-  Run(TransformerStage::Pass::kNextToken, batch, forward_only_);
+  Run(TransformerStage::Pass::kNextToken, batch, forward_only_, nobody_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
   grid_.context().Broadcast(logits_, place.rank);
   std::vector<float> logits(static_cast<size_t>(logits_.elements()));

@@ -17,6 +17,7 @@
 #include "parallel/optimizer.h"
 #include "parallel/pipeline_engine.h"
 #include "parallel/process_grid.h"
+#include "parallel/span.h"
 #include "proto/job.pb.h"
 
 namespace twinstream {
@@ -64,6 +65,10 @@ class Trainer {
   // optimizer().GradientPieces() are the gradients that the update used.
   StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
                   bool stop_requested);
+  // Who is told what this rank does in the steps to come; null: nobody. Outlives them.
+  void Observe(SpanObserver* observer) { observer_ = observer == nullptr ? &nobody_ : observer; }
+  // The most spans that a step tells of.
+  int64_t SpansPerStep() const;
   // MoE: tokens that each expert took in the last step, all layers together; else empty.
   absl::Span<const int64_t> expert_tokens() const { return expert_tokens_; }
   // Sum of the cross-entropy over the global batch's targets; of MoE models too, whose auxiliary
@@ -83,6 +88,7 @@ class Trainer {
   const ParameterStore& parameters() const { return parameters_; }
   const Optimizer& optimizer() const { return optimizer_; }
   const ScheduleReport& schedule() const { return training_report_; }
+  const Program& program() const { return training_; }  // this rank's
   const PipelineEngine& engine() const { return *engine_; }
 
  private:
@@ -93,7 +99,9 @@ class Trainer {
   absl::Span<const double> SumLosses();
   void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
   bool AnyRank(bool here);
-  void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program);
+  StepResult Measure(bool stop_requested);  // what the step is known by before its update
+  void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
+           SpanObserver& observer);
   std::vector<TensorSpec> BatchSpecs() const;
 
   const JobSpec& job_;
@@ -117,6 +125,8 @@ class Trainer {
   std::vector<int64_t> expert_tokens_;                         // [E]
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
+  Unobserved nobody_;
+  SpanObserver* observer_ = &nobody_;  // of training steps
 };
 
 }  // namespace twinstream

@@ -215,7 +215,14 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
     const Range rows = shard.updated;
     device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
                         parameter.gradient.Rows(rows.begin, rows.end));
-    if (shard_) shard.replicas->AllGather(parameter.value, shard.counts);
+  }
+}
+
+void Optimizer::GatherValues() {
+  if (!shard_) return;
+  ActivityScope doing("gather of parameters");
+  for (const Shard& shard : shards_) {
+    shard.replicas->AllGather(shard.parameter->value, shard.counts);
   }
 }
 

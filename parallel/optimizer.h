@@ -39,9 +39,11 @@ class Optimizer {
   // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on
   // every rank.
   double GradientNorm();
-  // Third: one update (1 is the first) with clipping factor min(1, clip_norm / (norm + 1e-6));
-  // then every replica has all values.
+  // Third: one update (1 is the first) of this rank's rows with clipping factor min(1, clip_norm /
+  // (norm + 1e-6)).
   void Step(int64_t update, double learning_rate, double gradient_norm);
+  // Fourth: every replica has all values.
+  void GatherValues();
 
   // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
   // once over all ranks.

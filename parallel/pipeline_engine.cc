@@ -78,6 +78,34 @@ const char* ActivityOf(PipelineOp op) {
   Die("unknown pipeline operation");
 }
 
+SpanKind KindOf(PipelineOp op) {
+  switch (op) {
+    case PipelineOp::kForward:
+      return SpanKind::kForward;
+    case PipelineOp::kBackwardInput:
+      return SpanKind::kInputGradient;
+    case PipelineOp::kBackwardWeight:
+      return SpanKind::kWeightGradient;
+    case PipelineOp::kSendActivation:
+    case PipelineOp::kSendGradient:
+      return SpanKind::kSend;
+    case PipelineOp::kReceiveActivation:
+    case PipelineOp::kReceiveGradient:
+      return SpanKind::kReceive;
+    case PipelineOp::kReduceGradients:
+      return SpanKind::kGradientReduction;
+  }
+  Die("unknown pipeline operation");
+}
+
+Span SpanOf(const Instruction& instruction) {
+  const bool reduction = instruction.op == PipelineOp::kReduceGradients;
+  return {.kind = KindOf(instruction.op),
+          .name = NameOf(instruction.op),
+          .stage = instruction.stage,
+          .micro_batch = reduction ? -1 : instruction.micro_batch};
+}
+
 }  // namespace
 
 PipelineEngine::PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape,
@@ -111,47 +139,50 @@ int64_t PipelineEngine::SlotBytes(absl::Span<const Stage* const> stages, int pea
   return peak_slots * BytesOfOneSlot(stages);
 }
 
-void PipelineEngine::Run(const Program& program, absl::FunctionRef<void(int stage)> reduce) {
+void PipelineEngine::Run(const Program& program, SpanObserver& observer,
+                         absl::FunctionRef<void(int stage)> reduce) {
   for (const Instruction& instruction : program) {
     const bool reduction = instruction.op == PipelineOp::kReduceGradients;
     const ActivityScope doing(ActivityOf(instruction.op),
                               reduction ? instruction.stage : instruction.micro_batch);
-    Execute(instruction, reduce);
+    // Before a backward this costs nothing: the gradient's arrival shows that the activation left.
+    SlotState& state = StateOf(instruction);
+    if (OverwritesOutput(instruction.op)) WaitFor(state.output, observer);
+    if (OverwritesInputGradient(instruction.op)) WaitFor(state.input_gradient, observer);
+    const ObservedSpan span(observer, SpanOf(instruction));
+    Execute(instruction, state, reduce);
   }
   const ActivityScope doing("waiting for the last messages of the pipeline to leave");
   for (SlotState& state : slots_) {
-    WaitFor(state.output_sent);
-    WaitFor(state.input_gradient_sent);
+    WaitFor(state.output, observer);
+    WaitFor(state.input_gradient, observer);
   }
 }
 
-void PipelineEngine::Execute(const Instruction& instruction,
+void PipelineEngine::Execute(const Instruction& instruction, SlotState& state,
                              absl::FunctionRef<void(int stage)> reduce) {
   const auto [op, stage_number, micro_batch, slot_number] = instruction;
   const int chunk = shape_.ChunkOf(stage_number);
   Stage& stage = *stages_[static_cast<size_t>(chunk)];
-  SlotState& state = StateOf(instruction);
   Slot& slot = state.by_chunk[static_cast<size_t>(chunk)];
   const int previous = shape_.RankOf(stage_number - 1);  // used where there is one
   const int next = shape_.RankOf(stage_number + 1);
 
-  // Before a backward this costs nothing: the gradient's arrival shows that the activation left.
-  if (OverwritesOutput(op)) WaitFor(state.output_sent);
-  if (OverwritesInputGradient(op)) WaitFor(state.input_gradient_sent);
   switch (op) {
     case PipelineOp::kReceiveActivation:
       return pipeline_.Receive(slot.input, previous, Channel::kActivation);
     case PipelineOp::kForward:
       return stage.Forward(micro_batch, slot);
     case PipelineOp::kSendActivation:
-      state.output_sent = pipeline_.Send(slot.output, next, Channel::kActivation);
+      state.output = {pipeline_.Send(slot.output, next, Channel::kActivation), instruction};
       return;
     case PipelineOp::kReceiveGradient:
       return pipeline_.Receive(slot.d_output, next, Channel::kGradient);
     case PipelineOp::kBackwardInput:
       return stage.BackwardInput(micro_batch, slot);
     case PipelineOp::kSendGradient:
-      state.input_gradient_sent = pipeline_.Send(slot.d_input, previous, Channel::kGradient);
+      state.input_gradient = {pipeline_.Send(slot.d_input, previous, Channel::kGradient),
+                              instruction};
       return;
     case PipelineOp::kBackwardWeight:
       return stage.BackwardWeight(micro_batch, slot);
@@ -168,8 +199,12 @@ PipelineEngine::SlotState& PipelineEngine::StateOf(const Instruction& instructio
   return slots_[static_cast<size_t>(instruction.slot)];
 }
 
-void PipelineEngine::WaitFor(std::optional<Ticket>& sent) {
-  if (sent.has_value()) pipeline_.Wait(*sent);
+void PipelineEngine::WaitFor(std::optional<Sent>& sent, SpanObserver& observer) {
+  if (!sent.has_value()) return;
+  Span waiting = SpanOf(sent->send);
+  waiting.name = "wait";
+  const ObservedSpan span(observer, waiting);
+  pipeline_.Wait(sent->ticket);
   sent.reset();
 }
 

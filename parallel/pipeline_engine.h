@@ -11,6 +11,7 @@
 #include "core/device.h"
 #include "parallel/communicator.h"
 #include "parallel/schedule.h"
+#include "parallel/span.h"
 #include "parallel/stage.h"
 
 namespace twinstream {
@@ -27,22 +28,28 @@ class PipelineEngine {
   static int64_t SlotBytes(absl::Span<const Stage* const> stages, int peak_slots);
 
   // A checked program of this rank. `reduce(stage)` is called at kReduceGradients. On return all
-  // messages have left.
-  void Run(const Program& program, absl::FunctionRef<void(int stage)> reduce);
+  // messages have left. The observer is told of every instruction, and of waiting for sends.
+  void Run(const Program& program, SpanObserver& observer,
+           absl::FunctionRef<void(int stage)> reduce);
 
   // Slots used by the programs run so far.
   int peak_slots_seen() const { return peak_slots_seen_; }
 
  private:
   // One slot's memory, as each of the rank's chunks lays it out, and the sends that still read it.
+  struct Sent {
+    Ticket ticket;
+    Instruction send;
+  };
   struct SlotState {
     std::vector<Slot> by_chunk;
-    std::optional<Ticket> output_sent, input_gradient_sent;
+    std::optional<Sent> output, input_gradient;  // of messages under way
   };
 
   SlotState& StateOf(const Instruction& instruction);
-  void Execute(const Instruction& instruction, absl::FunctionRef<void(int stage)> reduce);
-  void WaitFor(std::optional<Ticket>& sent);
+  void Execute(const Instruction& instruction, SlotState& state,
+               absl::FunctionRef<void(int stage)> reduce);
+  void WaitFor(std::optional<Sent>& sent, SpanObserver& observer);
 
   const std::vector<Stage*> stages_;
   const PipelineShape shape_;

@@ -20,28 +20,6 @@ constexpr std::array kAllOps = {PipelineOp::kForward,           PipelineOp::kBac
                                 PipelineOp::kReceiveActivation, PipelineOp::kSendGradient,
                                 PipelineOp::kReceiveGradient,   PipelineOp::kReduceGradients};
 
-absl::string_view NameOf(PipelineOp op) {
-  switch (op) {
-    case PipelineOp::kForward:
-      return "F";
-    case PipelineOp::kBackwardInput:
-      return "I";
-    case PipelineOp::kBackwardWeight:
-      return "W";
-    case PipelineOp::kSendActivation:
-      return "SA";
-    case PipelineOp::kReceiveActivation:
-      return "RA";
-    case PipelineOp::kSendGradient:
-      return "SG";
-    case PipelineOp::kReceiveGradient:
-      return "RG";
-    case PipelineOp::kReduceGradients:
-      return "R";
-  }
-  Die("unknown pipeline operation");
-}
-
 // All that tells one schedule from another, in steps: in each step a rank does one forward, one I
 // and one W, as far as there are any.
 struct Rhythm {
@@ -91,6 +69,28 @@ void CheckShape(const PipelineShape& shape) {
 }
 
 }  // namespace
+
+absl::string_view NameOf(PipelineOp op) {
+  switch (op) {
+    case PipelineOp::kForward:
+      return "F";
+    case PipelineOp::kBackwardInput:
+      return "I";
+    case PipelineOp::kBackwardWeight:
+      return "W";
+    case PipelineOp::kSendActivation:
+      return "SA";
+    case PipelineOp::kReceiveActivation:
+      return "RA";
+    case PipelineOp::kSendGradient:
+      return "SG";
+    case PipelineOp::kReceiveGradient:
+      return "RG";
+    case PipelineOp::kReduceGradients:
+      return "R";
+  }
+  Die("unknown pipeline operation");
+}
 
 bool OverwritesOutput(PipelineOp op) {
   return op == PipelineOp::kForward || op == PipelineOp::kBackwardInput;

@@ -24,6 +24,8 @@ enum class PipelineOp {
   kReduceGradients,    // R: this stage's gradients are complete
 };
 
+absl::string_view NameOf(PipelineOp op);  // "F", ..., "R"
+
 struct Instruction {
   PipelineOp op;
   int stage = 0;        // 0 .. stages * virtual_stages - 1, over the whole model

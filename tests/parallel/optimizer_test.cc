@@ -164,6 +164,7 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
       const double norm = optimizer.GradientNorm();
       ASSERT_NEAR(norm, reference.Norm(update), 1e-6 * norm);
       optimizer.Step(update, kLearningRate, norm);
+      optimizer.GatherValues();
       reference.Step(update);
       for (const Piece& piece : store.ValuePieces()) {
         ExpectNear(piece, reference.weights(), layout);

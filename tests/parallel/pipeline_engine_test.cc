@@ -67,7 +67,8 @@ TEST(PipelineEngine, WaitsForSendsOnlyWhereTheirMemoryIsUsedAgain) {
   CountingDevice device;
   FakeStage stage(1, 3, &log);
   PipelineEngine engine({&stage}, shape, pipeline, device, 2);
-  engine.Run(LowerSchedule(GenerateSchedule(ParallelSpec::ONE_F_ONE_B, shape), shape)[1],
+  Unobserved nobody;
+  engine.Run(LowerSchedule(GenerateSchedule(ParallelSpec::ONE_F_ONE_B, shape), shape)[1], nobody,
              [&](int) { log.push_back(CurrentActivity()); });
   const std::vector<std::string> expected = {"receive from 0",
                                              "forward of micro-batch 0",
@@ -122,7 +123,8 @@ TEST(PipelineEngineDeathTest, DiesWhenAProgramUsesMoreSlotsThanPromised) {
     std::vector<std::string> log;
     FakeStage stage(0, 1, &log);
     PipelineEngine engine({&stage}, shape, pipeline, device, 1);
-    engine.Run(program, [](int) {});
+    Unobserved nobody;
+    engine.Run(program, nobody, [](int) {});
   };
   EXPECT_DEATH(testing::RunRanks(1, run), "0F1 wants slot 1.*promised at most 1");
 }

@@ -139,9 +139,10 @@ void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
   HostCommunicator pipeline(transport, GridGroup::kPipeline, ranks);
   PipelineEngine engine(stages, shape, pipeline, device, peak_slots);
 
+  Unobserved nobody;
   std::map<int, std::vector<int>> backward_passes;  // at a stage's reductions
   for (const auto* programs : {&training, &evaluation, &training}) {
-    engine.Run((*programs)[rank], [&](int stage) {
+    engine.Run((*programs)[rank], nobody, [&](int stage) {
       const FakeStage& reduced = *owned.at(static_cast<size_t>(shape.ChunkOf(stage)));
       backward_passes[stage].push_back(reduced.backward_passes());
     });
