@@ -1,0 +1,75 @@
+#include "proto/trace_steps.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/job_rules.h"
+#include "proto/job_spec.h"
+
+namespace twinstream {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<int64_t> StepsOf(const std::string& text) {
+  const absl::StatusOr<TraceSteps> steps = TraceSteps::Parse(text);
+  EXPECT_TRUE(steps.ok()) << steps.status();
+  std::vector<int64_t> traced;
+  for (int64_t step = 0; step < 20; ++step) {
+    if (steps->Contains(step)) traced.push_back(step);
+  }
+  EXPECT_EQ(steps->CountWithin(1, 19), static_cast<int64_t>(traced.size()));
+  return traced;
+}
+
+TEST(TraceSteps, AreStepsAndRangesOfThem) {
+  EXPECT_THAT(StepsOf(""), IsEmpty());
+  EXPECT_THAT(StepsOf("5"), ElementsAre(5));
+  EXPECT_THAT(StepsOf("5-6"), ElementsAre(5, 6));
+  EXPECT_THAT(StepsOf("3,7-9"), ElementsAre(3, 7, 8, 9));
+  EXPECT_EQ(TraceSteps::Parse("3,7-9")->CountWithin(4, 8), 2);
+}
+
+TEST(TraceSteps, BadTextNamesThePartAndItsPlace) {
+  struct Bad {
+    const char *text, *message;
+  };
+  for (const Bad& bad :
+       {Bad{"x", "\"x\" at character 1"}, Bad{"0", "\"0\" at character 1"},
+        Bad{"3,", "\"\" at character 3"}, Bad{"3,6-5", "\"6-5\" at character 3"},
+        Bad{"1-2-3", "\"1-2-3\" at character 1"}, Bad{"5-", "\"5-\" at character 1"},
+        Bad{"-5", "\"-5\" at character 1"}, Bad{"3-5,5", "\"5\" at character 5 is not behind"},
+        Bad{"99999999999999999999", "at character 1"}}) {
+    const absl::StatusOr<TraceSteps> steps = TraceSteps::Parse(bad.text);
+    ASSERT_FALSE(steps.ok()) << bad.text;
+    EXPECT_THAT(std::string(steps.status().message()), HasSubstr(bad.message));
+  }
+}
+
+constexpr char kJob[] =
+    "model { layers: 4 hidden: 32 heads: 4 ffn: 48 vocabulary: 64 sequence: 16 }\n"
+    "data { train { path: 'a.bin' } } train { steps: 5000 }\n";
+
+TEST(TraceSteps, AJobFileIsToldTheLineAndColumn) {
+  const absl::StatusOr<JobSpec> job = ParseJobSpec(
+      std::string(kJob) + "metrics { tensorboard: false\n  trace_steps: '2,x' }", "my.textproto");
+  ASSERT_FALSE(job.ok());
+  EXPECT_THAT(std::string(job.status().message()),
+              HasSubstr("my.textproto:4:3: metrics.trace_steps: \"x\" at character 3"));
+}
+
+TEST(TraceSteps, AtMostAThousandStepsOfTheRun) {
+  JobSpec job = *ParseJobSpec(kJob, "job.textproto");
+  job.mutable_metrics()->set_trace_steps("1-1000,6000-9000");
+  EXPECT_THAT(JobProblems(job, 1), IsEmpty());
+  job.mutable_metrics()->set_trace_steps("1-1001");
+  EXPECT_THAT(JobProblems(job, 1),
+              ElementsAre(HasSubstr("metrics.trace_steps = \"1-1001\" are 1001 steps; trace at "
+                                    "most 1000")));
+  job.mutable_metrics()->set_trace_steps("x");
+  EXPECT_THAT(JobProblems(job, 1), ElementsAre(HasSubstr("metrics.trace_steps = \"x\": \"x\"")));
+}
+
+}  // namespace
+}  // namespace twinstream
