@@ -56,15 +56,24 @@ TrainingLoop::TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device,
       peak_flops_(peak_flops) {}
 
 absl::Status TrainingLoop::Run(int64_t first_update) {
+  RunTracer tracer(trainer_, first_update, trainer_.job().train().steps());
+  const absl::Status run = RunUpdates(first_update, tracer);
+  const absl::Status traced = tracer.Finish();
+  return run.ok() ? traced : run;
+}
+
+absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
   const int64_t steps = trainer_.job().train().steps();
   const std::string& checkpoints = trainer_.job().checkpoint().directory();
   const double start = Seconds();
   StepResult result;
   for (int64_t step = first_update; step <= steps; ++step) {
     ActivityScope doing("step", step);
+    tracer.BeginStep(step);
     const double step_start = Seconds();
     result = TrainUpdate(trainer_, data_.train, step, runtime_.stop_requested());
     const double seconds = Seconds() - step_start;
+    if (absl::Status s = tracer.EndStep(step); !s.ok()) return s;
     if (absl::Status s = LogIfDue(result, step, seconds); !s.ok()) return s;
     if (!result.finite) {
       return absl::InternalError(
@@ -83,12 +92,16 @@ absl::Status TrainingLoop::Run(int64_t first_update) {
                           step, checkpoints));
     }
   }
+  const TimeShares shares = tracer.Shares();
   if (outputs_.progress) {
     outputs_.progress->Finish({.steps = steps - first_update + 1,
                                .tokens = TokensAfter(steps) - TokensAfter(first_update - 1),
                                .seconds = Seconds() - start,
                                .final_loss = result.loss,
                                .validation_loss = validation_loss_,
+                               .bubble = shares.bubble,
+                               .planned_bubble = trainer_.schedule().bubble,
+                               .communication = shares.communication,
                                .checkpoint_directory = checkpoints});
   }
   return absl::OkStatus();

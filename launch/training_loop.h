@@ -10,6 +10,7 @@
 #include "core/token_dataset.h"
 #include "launch/metrics.h"
 #include "launch/progress.h"
+#include "launch/run_tracer.h"
 #include "launch/runtime.h"
 #include "launch/trainer.h"
 
@@ -42,6 +43,7 @@ class TrainingLoop {
   absl::Status Run(int64_t first_update);
 
  private:
+  absl::Status RunUpdates(int64_t first_update, RunTracer& tracer);
   int64_t TokensAfter(int64_t updates) const;  // trained on
   absl::Status LogIfDue(const StepResult& result, int64_t step, double seconds);
   absl::Status EvaluateIfDue(int64_t step);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -16,6 +17,7 @@
 #include "proto/layout_rules.h"
 #include "proto/problems.h"
 #include "proto/text_rules.h"
+#include "proto/trace_steps.h"
 
 namespace twinstream {
 namespace {
@@ -240,6 +242,20 @@ void LearningRateRules(const JobSpec& job, Problems* problems) {
       optimizer.warmup_steps(), decay, job.train().steps());
 }
 
+constexpr int64_t kMostTracedSteps = 1000;
+
+void TraceRules(const JobSpec& job, Problems* problems) {
+  const std::string& text = job.metrics().trace_steps();
+  const absl::StatusOr<TraceSteps> steps = TraceSteps::Parse(text);
+  if (!steps.ok()) {
+    Add(problems, "metrics.trace_steps = \"%s\": %s", absl::CHexEscape(text),
+        steps.status().message());
+  } else if (steps->CountWithin(1, job.train().steps()) > kMostTracedSteps) {
+    Add(problems, "metrics.trace_steps = \"%s\" are %d steps; trace at most %d", text,
+        steps->CountWithin(1, job.train().steps()), kMostTracedSteps);
+  }
+}
+
 // Sizes that are fine one by one and too large together: byte offsets must stay below 2^62.
 void SizeLimits(const JobSpec& job, Problems* problems) {
   const ModelSpec& model = job.model();
@@ -288,6 +304,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   DataRules(job, &problems);
   LearningRateRules(job, &problems);
   LayoutProblems(job, ranks, ranks > 0 || asked.parallel().data() > 0, &problems);
+  TraceRules(job, &problems);
   SizeLimits(job, &problems);
   for (std::string& problem : TextProblems(asked)) problems.push_back(std::move(problem));
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));

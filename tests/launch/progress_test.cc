@@ -64,7 +64,9 @@ TEST_F(ProgressTest, OnATerminalOneLineIsRewritten) {
   TakeText();
   progress.Finish({.steps = 2, .tokens = 4096, .seconds = 4, .final_loss = 1.5});
   EXPECT_EQ(TakeText(),
-            "\n2 steps, 4096 tokens in 4s (1.02k tokens/s). Final loss 1.5000.\nCheckpoints: \n");
+            "\n2 steps, 4096 tokens in 4s (1.02k tokens/s). Final loss 1.5000.\n"
+            "Pipeline bubble 0.0 % (planned 0.0 %), communication 0.0 % of step time.\n"
+            "Checkpoints: \n");
 }
 
 TEST_F(ProgressTest, ALiveLineNeverReachesTheLastColumn) {
@@ -100,11 +102,15 @@ TEST_F(ProgressTest, TheSummarySaysWhatTheRunDid) {
                    .seconds = 90061,
                    .final_loss = 2.25,
                    .validation_loss = 2.5,
+                   .bubble = 0.123,
+                   .planned_bubble = 0.1111,
+                   .communication = 0.0625,
                    .checkpoint_directory = "runs/a/checkpoints"});
   EXPECT_EQ(
       TakeText(),
       "300 steps, 1228800 tokens in 1d01h (13.6 tokens/s). Final loss 2.2500, validation loss "
-      "2.5000.\nCheckpoints: runs/a/checkpoints\n");
+      "2.5000.\nPipeline bubble 12.3 % (planned 11.1 %), communication 6.2 % of step time.\n"
+      "Checkpoints: runs/a/checkpoints\n");
 }
 
 TEST(TerminalColumnsTest, WhatIsNoTerminalHasEightyColumns) {

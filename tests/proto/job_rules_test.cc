@@ -264,7 +264,6 @@ TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
       {"checkpoint { async: true }", 1,
        "checkpoint.async = true is not built yet; remove it or set it to false"},
       {"metrics { stream_stats_every: 10 }", 1, "metrics.stream_stats_every = 10 is not built yet"},
-      {"metrics { trace_steps: '3-5' }", 1, "metrics.trace_steps = \"3-5\" is not built yet"},
       {"metrics { profile: true }", 1, "metrics.profile = true is not built yet"},
   };
   for (const Mistake& mistake : mistakes) {

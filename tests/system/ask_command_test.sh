@@ -48,6 +48,25 @@ layouts_are_verified() {
   says "^worst parameter gradient .* ok"
 }
 
+chunks_answer_like_one_rank() {
+  local chunks='model { layers: 4 } parallel { pipeline: 2 virtual_stages: 2 schedule: INTERLEAVED }'
+  run 0 2 train job.textproto --override="name: 'chunks' $chunks"
+  local trained
+  trained=$(value runs/chunks/metrics.jsonl 6 validation_loss)
+  run 0 alone evaluate job.textproto --checkpoint=runs/chunks/checkpoints \
+    --override='model { layers: 4 }'
+  close "validation loss on one rank" "$(evaluation)" "$trained"
+  run 0 2 evaluate job.textproto --checkpoint=runs/chunks/checkpoints --override="$chunks"
+  close "validation loss in chunks" "$(evaluation)" "$trained"
+  run 0 alone generate --checkpoint=runs/chunks/checkpoints --prompt=abc --tokens=12
+  cp "$output" alone.txt
+  run 0 2 generate --checkpoint=runs/chunks/checkpoints --prompt=abc --tokens=12
+  cmp -s "$output" alone.txt || fail "chunks say something else than one rank: $(cat alone.txt)"
+  run 0 2 verify job.textproto --override="$chunks"
+  says "^loss .* ok"
+  says "^worst parameter gradient .* ok"
+}
+
 # One step over exactly the validation windows reports the loss that evaluate does.
 an_export_starts_a_run() {
   run 0 alone export $checkpoints --output=exported
@@ -62,4 +81,5 @@ an_export_starts_a_run() {
 evaluation_is_the_last_validation
 greedy_text_does_not_depend_on_the_layout
 layouts_are_verified
+chunks_answer_like_one_rank
 an_export_starts_a_run

@@ -29,6 +29,23 @@ PYTHON
   says "already holds checkpoints.*--resume=auto"
 }
 
+traced_steps_are_a_chrome_trace() {
+  run 0 2 train job.textproto --override='name: "traced" parallel { pipeline: 2 schedule: ZERO_BUBBLE }
+    metrics { trace_steps: "2,4-5" }'
+  says "^Pipeline bubble [0-9.]+ % \(planned 7.7 %\), communication [0-9.]+ % of step time\.$"
+  python3 - runs/traced/trace.json <<'PYTHON' >"$output" 2>&1 || fail "trace.json"
+import json
+import sys
+
+events = json.load(open(sys.argv[1]))["traceEvents"]
+assert {event["tid"] for event in events if event["ph"] == "X"} == {0, 1}
+forward = [event["name"] for event in events if event.get("cat") == "forward" and event["tid"] == 1]
+assert forward == [f"F s1 m{k}" for k in range(4)] * 3, forward
+PYTHON
+  run 2 2 train job.textproto --override='name: "bad" metrics { trace_steps: "5-x" }'
+  says '--override\[0\]:1:[0-9]+: metrics.trace_steps: "5-x" at character 1 is no step'
+}
+
 six_steps_are_three_and_three() {
   run 0 2 train job.textproto --override='name: "half" train { steps: 3 }'
   same "checkpoints" "$(saved half)" 3
@@ -118,6 +135,7 @@ a_run_without_numbers_stops() {
 }
 
 files_of_a_run
+traced_steps_are_a_chrome_trace
 six_steps_are_three_and_three
 another_layout_goes_on
 another_job_is_refused

@@ -1,0 +1,60 @@
+#include "launch/run_tracer.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/file.h"
+#include "parallel/collectives.h"
+
+namespace twinstream {
+
+RunTracer::RunTracer(Trainer& trainer, int64_t first, int64_t last)
+    : trainer_(trainer),
+      steps_(*TraceSteps::Parse(trainer.job().metrics().trace_steps())),
+      last_(last) {
+  const int64_t traced = steps_.CountWithin(first, last);
+  if (traced > 0) recorder_.emplace(traced * trainer.SpansPerStep(), totals_);
+}
+
+RunTracer::~RunTracer() { trainer_.Observe(nullptr); }
+
+void RunTracer::BeginStep(int64_t step) {
+  trainer_.Observe(&totals_);
+  if (!recorder_ || !steps_.Contains(step)) return;
+  if (recorder_->empty()) recorder_->AlignClocks(trainer_.grid().world());
+  trainer_.Observe(&*recorder_);
+}
+
+absl::Status RunTracer::EndStep(int64_t step) {
+  trainer_.Observe(nullptr);
+  return steps_.CountWithin(step + 1, last_) == 0 ? Finish() : absl::OkStatus();
+}
+
+absl::Status RunTracer::Finish() {
+  if (!recorder_ || recorder_->empty()) return absl::OkStatus();
+  const absl::Status status = Write();
+  recorder_.reset();
+  return status;
+}
+
+absl::Status RunTracer::Write() {
+  Communicator& world = trainer_.grid().world();
+  const GridCoordinates at = trainer_.grid().at();
+  const std::string name =
+      absl::StrFormat("rank %d (pipeline %d, data %d, context %d, tensor %d)", world.rank(),
+                      at.pipeline, at.data, at.context, at.tensor);
+  const std::vector<std::string> tracks =
+      GatherTexts(world, recorder_->ChromeEvents(world.rank(), name));
+  absl::Status written;
+  if (world.rank() == 0) {
+    written = ReplaceFile(absl::StrCat(trainer_.job().metrics().directory(), "/trace.json"),
+                          ChromeTrace(tracks, trainer_.job().name()));
+  }
+  return AgreeOnStatus(world, written);
+}
+
+TimeShares RunTracer::Shares() const { return SharesOf(totals_, trainer_.grid().world()); }
+
+}  // namespace twinstream
