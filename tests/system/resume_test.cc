@@ -53,6 +53,7 @@ const std::vector<Layout>& Layouts() {
       {.data = 4},
       {.tensor = 2, .context = 2},
       {.context = 4, .data = 2},
+      {.pipeline = 2, .virtual_stages = 2, .schedule = ParallelSpec::INTERLEAVED},
   };
   return layouts;
 }
