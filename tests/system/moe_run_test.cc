@@ -100,13 +100,11 @@ TEST(MoeRunTest, PipelineAndScheduleDoNotChangeABit) {
   for (const Layout& layout : {Layout{}, Layout{.data = 2, .expert = 2}}) {
     const RunSpan span = {.last = 2};
     const RunRecord reference = RunSteps(MoeJob(layout, 2), span);
-    for (auto schedule : {ParallelSpec::GPIPE, ParallelSpec::ONE_F_ONE_B}) {
-      Layout on = layout;
-      on.pipeline = 2;
-      JobSpec job = MoeJob(on, 2);
-      job.mutable_parallel()->set_schedule(schedule);
+    for (Layout on : Pipelines(2, kLayers)) {
+      on.data = layout.data;
+      on.expert = layout.expert;
       SCOPED_TRACE(NameOf(on));
-      ExpectSameBits(RunSteps(job, span), reference);
+      ExpectSameBits(RunSteps(MoeJob(on, 2), span), reference);
     }
   }
 }
