@@ -59,6 +59,7 @@ TEST(MoeRunTest, LayoutsEqualOneRankThatAccumulatesTheSameMicroBatches) {
          {Layout{.tensor = 2}, Layout{.tensor = 4, .sequence_parallel = true}, Layout{.data = 2},
           Layout{.data = 2, .expert = 2}, Layout{.data = 4, .expert = 2},
           Layout{.data = 4, .expert = 4}, Layout{.data = 6, .expert = 3},
+          Layout{.context = 2, .data = 2, .expert = 2},
           Layout{.pipeline = 2, .data = 2, .expert = 2},
           Layout{.tensor = 2, .data = 2, .expert = 2},
           Layout{.tensor = 2, .data = 2, .sequence_parallel = true, .expert = 2},
