@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   const std::unique_ptr<twinstream::Transport> transport =
       twinstream::MakeMpiTransport({.synchronous_sends = true});
-  transport->SetWaitPolicy({.timeout_seconds = 60, .told_to_end = nullptr, .self = "a rank"});
+  transport->SetWaitPolicy({.timeout_seconds = 60});
   checks::ForEachPipeline(transport->size(), [&](twinstream::ParallelSpec::Schedule schedule,
                                                  const twinstream::PipelineShape& shape) {
     checks::CheckPipeline(schedule, shape, checks::RunChain(shape), *transport);

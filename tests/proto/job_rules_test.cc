@@ -102,6 +102,8 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
       {"parallel { tensor: 3 }", 3, "parallel.tensor = 3 does not divide model.heads = 4"},
       {"model { heads: 12 head_dim: 4 kv_heads: 3 } parallel { tensor: 2 }", 2,
        "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
+      {"parallel { pipeline: 2 schedule: ZERO_BUBBLE recompute: FULL }", 2,
+       "parallel.recompute = FULL frees what parallel.schedule = ZERO_BUBBLE keeps"},
       {"parallel { pipeline: 5 }", 5, "parallel.pipeline = 5 is more than model.layers = 4"},
       {"parallel { pipeline: 2 virtual_stages: 2 }", 2,
        "parallel.virtual_stages = 2 needs parallel.schedule = INTERLEAVED, not ONE_F_ONE_B"},

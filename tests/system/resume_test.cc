@@ -52,7 +52,7 @@ const std::vector<Layout>& Layouts() {
       {.pipeline = 4},
       {.data = 4},
       {.tensor = 2, .context = 2},
-      {.context = 4, .data = 2},
+      {.context = 2, .data = 2},
       {.pipeline = 2, .virtual_stages = 2, .schedule = ParallelSpec::INTERLEAVED},
   };
   return layouts;
