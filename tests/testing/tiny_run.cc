@@ -24,38 +24,6 @@ namespace {
 
 constexpr int64_t kWindows = 47;  // prime: no batch divides it, epochs end within batches
 
-// The job's data.train, from random tokens in a file of its own.
-class TinyData {
- public:
-  explicit TinyData(const JobSpec& job) {
-    const std::string path = directory_.Path("tokens.bin");
-    std::ofstream file(path, std::ios::binary);
-    uint64_t state = 12345;
-    for (int64_t i = 0; i < kWindows * job.model().sequence() + 1; ++i) {
-      state = state * 6364136223846793005U + 1442695040888963407U;
-      const uint64_t token = (state >> 33) % static_cast<uint64_t>(job.model().vocabulary());
-      const char bytes[2] = {static_cast<char>(token & 0xFF), static_cast<char>(token >> 8)};
-      file.write(bytes, 2);
-    }
-    file.close();
-    const bool shuffled = job.data().order() == DataSpec::SHUFFLED;
-    absl::StatusOr<TokenDataset> dataset =
-        TokenDataset::Open({.name = "data.train",
-                            .files = {{.path = path}},
-                            .sequence = job.model().sequence(),
-                            .vocabulary = job.model().vocabulary(),
-                            .order = shuffled ? TokenOrder::kShuffled : TokenOrder::kSequential,
-                            .seed = job.train().seed()});
-    Check(dataset.ok(), "%s", dataset.status().ToString());
-    dataset_ = std::make_unique<TokenDataset>(*std::move(dataset));
-  }
-  const TokenDataset& dataset() const { return *dataset_; }
-
- private:
-  TemporaryDirectory directory_;
-  std::unique_ptr<TokenDataset> dataset_;
-};
-
 void Save(const JobSpec& job, const RunSpan& span, const Trainer& trainer, Device& device) {
   const SaveRequest request = {.step = span.last,
                                .next_sample = span.last * job.train().global_batch(),
@@ -182,6 +150,29 @@ std::vector<Layout> Pipelines(int pipeline, int stages) {
     }
   }
   return layouts;
+}
+
+TinyData::TinyData(const JobSpec& job) {
+  const std::string path = directory_.Path("tokens.bin");
+  std::ofstream file(path, std::ios::binary);
+  uint64_t state = 12345;
+  for (int64_t i = 0; i < kWindows * job.model().sequence() + 1; ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    const uint64_t token = (state >> 33) % static_cast<uint64_t>(job.model().vocabulary());
+    const char bytes[2] = {static_cast<char>(token & 0xFF), static_cast<char>(token >> 8)};
+    file.write(bytes, 2);
+  }
+  file.close();
+  const bool shuffled = job.data().order() == DataSpec::SHUFFLED;
+  absl::StatusOr<TokenDataset> dataset =
+      TokenDataset::Open({.name = "data.train",
+                          .files = {{.path = path}},
+                          .sequence = job.model().sequence(),
+                          .vocabulary = job.model().vocabulary(),
+                          .order = shuffled ? TokenOrder::kShuffled : TokenOrder::kSequential,
+                          .seed = job.train().seed()});
+  Check(dataset.ok(), "%s", dataset.status().ToString());
+  dataset_ = std::make_unique<TokenDataset>(*std::move(dataset));
 }
 
 RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {

@@ -33,6 +33,17 @@ JobSpec OnLayout(JobSpec job, const Layout& layout);
 // "t2c1p1d2e1s", for names of tests; of a pipeline "t1c1p2d1e1v2_INTERLEAVED".
 std::string NameOf(const Layout& layout);
 
+// The job's data.train, from random tokens in a file of its own.
+class TinyData {
+ public:
+  explicit TinyData(const JobSpec& job);
+  const TokenDataset& dataset() const { return *dataset_; }
+
+ private:
+  TemporaryDirectory directory_;
+  std::unique_ptr<TokenDataset> dataset_;
+};
+
 struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first
   std::string load;             // step directory; empty: weights from the seed

@@ -1,0 +1,172 @@
+#include "launch/verification.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/crc32c.h"
+#include "launch/training_loop.h"
+#include "parallel/collectives.h"
+#include "parallel/thread_transport.h"
+#include "proto/job_spec.h"
+
+namespace twinstream {
+namespace {
+
+// What float32 arithmetic in another order may differ by: measured on the golden files, two orders
+// of magnitude below.
+constexpr double kLossLimit = 1e-5;      // relative
+constexpr double kNormLimit = 1e-4;      // relative
+constexpr double kGradientLimit = 1e-4;  // of the tensor's largest element
+
+// The same job on one rank. Experts are balanced over a micro-batch of all data ranks together, so
+// the one rank of an MoE model takes as much at a time.
+JobSpec ReferenceJob(const JobSpec& job) {
+  JobSpec alone = job;
+  if (job.model().has_moe()) {
+    alone.mutable_train()->set_microbatch(job.train().microbatch() * job.parallel().data());
+  }
+  alone.clear_parallel();
+  return ResolveJobSpec(alone, 1);
+}
+
+// Rank 0's run of the same updates, by itself.
+struct Reference {
+  Reference(const JobSpec& job_in, Device& device)
+      : job(ReferenceJob(job_in)),
+        hub(1),
+        transport(hub, 0),
+        trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport) {}
+
+  JobSpec job;
+  ThreadHub hub;
+  ThreadTransport transport;
+  Trainer trainer;
+};
+
+double MaxOverRanks(Communicator& world, double value) {
+  return AllReduceValue(world, value, Reduction::kMax);
+}
+
+std::byte* BytesOf(std::vector<float>& values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+// Calls f(box, values) for the pieces of one tensor; `values` [box.elements()] are on the host.
+void ForEachPiece(const std::vector<Piece>& pieces, const std::string& name, Device& device,
+                  absl::FunctionRef<void(const Box& box, std::vector<float>& values)> f) {
+  for (const Piece& piece : pieces) {
+    if (piece.name != name) continue;
+    std::vector<float> values(static_cast<size_t>(piece.data.elements()));
+    device.CopyOut(values.data(), piece.data);
+    f(piece.box, values);
+  }
+}
+
+// The worst gradient tensor. Rank 0, which alone has a reference, sends its gradients round.
+VerificationRow CompareGradients(Communicator& world, const Trainer& trainer,
+                                 const Reference* reference, Device& device) {
+  constexpr int64_t kBytes = sizeof(float);
+  VerificationRow worst = {.what = "worst parameter gradient", .limit = kGradientLimit};
+  const std::vector<Piece> pieces = trainer.optimizer().GradientPieces();
+  std::vector<Piece> reference_pieces;
+  if (reference != nullptr) reference_pieces = reference->trainer.optimizer().GradientPieces();
+  for (const ModelParameter& parameter : trainer.model_parameters()) {
+    const Box all = Box::Whole(parameter.shape);
+    std::vector<float> expected(static_cast<size_t>(all.elements()));
+    ForEachPiece(reference_pieces, parameter.name, device,
+                 [&](const Box& box, std::vector<float>& values) {
+                   CopyBox(box, box, BytesOf(values), all, BytesOf(expected), kBytes);
+                 });
+    world.Broadcast(Tensor(BytesOf(expected), DType::kF32, parameter.shape), 0);
+    double largest = std::numeric_limits<float>::min(), difference = 0;
+    for (float value : expected) largest = Maximum(largest, std::abs(value));
+    ForEachPiece(pieces, parameter.name, device, [&](const Box& box, std::vector<float>& values) {
+      std::vector<float> part(values.size());
+      CopyBox(box, all, BytesOf(expected), box, BytesOf(part), kBytes);
+      for (size_t i = 0; i < values.size(); ++i) {
+        difference = Maximum(difference, std::abs(double{values[i]} - double{part[i]}));
+      }
+    });
+    const double relative = MaxOverRanks(world, difference) / largest;
+    if (relative <= worst.difference || std::isnan(worst.difference)) continue;
+    worst.difference = relative;
+    worst.note = parameter.name;
+  }
+  return worst;
+}
+
+// Boxes whose copies on different ranks are not the same bits.
+VerificationRow CompareReplicas(Communicator& world, const Trainer& trainer, Device& device) {
+  std::string mine;  // a line with name and box, a line with the digest
+  for (const Piece& piece : trainer.parameters().ValuePieces()) {
+    std::vector<std::byte> bytes(static_cast<size_t>(piece.data.bytes()));
+    device.CopyOut(bytes.data(), piece.data);
+    absl::StrAppend(&mine, piece.name, piece.box.ToString(), "\n", ExtendCrc32c(0, bytes), "\n");
+  }
+  VerificationRow row = {.what = "replicas differ (boxes)"};
+  std::map<std::string, std::string> digests;
+  for (const std::string& text : GatherTexts(world, mine)) {
+    const std::vector<std::string> lines = absl::StrSplit(text, '\n');
+    for (size_t i = 0; i + 1 < lines.size(); i += 2) {
+      const auto [found, is_new] = digests.try_emplace(lines[i], lines[i + 1]);
+      if (is_new || found->second == lines[i + 1]) continue;
+      row.difference += 1;
+      row.note = lines[i];
+    }
+  }
+  return row;
+}
+
+// The first updates on both; the rows that compare them. Only rank 0 has a reference.
+std::vector<VerificationRow> CompareUpdates(Communicator& world, Trainer& trainer,
+                                            Reference* reference, const TokenDataset& data,
+                                            Device& device, int64_t updates) {
+  VerificationRow loss = {.what = "loss", .limit = kLossLimit},
+                  norm = {.what = "gradient norm", .limit = kNormLimit}, gradient;
+  for (int64_t update = 1; update <= updates; ++update) {
+    const StepResult result = TrainUpdate(trainer, data, update, false);
+    double loss_difference = 0, norm_difference = 0;
+    if (reference != nullptr) {
+      const StepResult expected = TrainUpdate(reference->trainer, data, update, false);
+      loss_difference = std::abs(result.loss / expected.loss - 1);
+      norm_difference = std::abs(result.gradient_norm / expected.gradient_norm - 1);
+    }
+    loss.Include(MaxOverRanks(world, loss_difference));
+    norm.Include(MaxOverRanks(world, norm_difference));
+    // Later updates start from weights that Adam has moved by whole learning rates where gradients
+    // are near zero: only the first one's gradients are comparable tensor by tensor.
+    if (update == 1) gradient = CompareGradients(world, trainer, reference, device);
+  }
+  return {loss, norm, gradient, CompareReplicas(world, trainer, device)};
+}
+
+}  // namespace
+
+std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
+                                          const TokenDataset& data, Device& device,
+                                          int64_t updates) {
+  std::optional<Reference> reference;
+  if (world.rank() == 0) {
+    reference.emplace(trainer.job(), device);
+    reference->trainer.Materialize();
+    reference->trainer.InitializeWeights();
+  }
+  return CompareUpdates(world, trainer, reference ? &*reference : nullptr, data, device, updates);
+}
+
+int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
+  const int64_t stages = job.parallel().pipeline() * job.parallel().virtual_stages();
+  for (int64_t layers = job.model().layers(); layers >= stages; --layers) {
+    job.mutable_model()->set_layers(layers);
+    if (bytes == 0 || Reference(job, device).trainer.memory().total() < bytes / 2) return layers;
+  }
+  return 0;
+}
+
+}  // namespace twinstream

@@ -1,0 +1,97 @@
+#include "launch/verification.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/dropping_transport.h"
+#include "tests/testing/run_ranks.h"
+#include "tests/testing/tiny_run.h"
+
+namespace twinstream::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// The rows that are outside, "name of the row: note", of three updates in which rank 1 has this
+// fault.
+std::vector<std::string> RowsOutside(const JobSpec& job, const DroppingTransport::Fault& fault) {
+  const TinyData data(job);
+  std::vector<std::string> outside;
+  RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
+    DroppingTransport dropping(transport,
+                               transport.rank() == 1 ? fault : DroppingTransport::Fault());
+    const std::unique_ptr<Device> device = *MakeDevice("cpu", 1);
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, dropping);
+    trainer.Materialize();
+    trainer.InitializeWeights();
+    const std::vector<VerificationRow> rows =
+        VerifyLayout(trainer.grid().world(), trainer, data.dataset(), *device, 3);
+    if (transport.rank() == 1) {
+      EXPECT_TRUE(fault.operation.empty() || dropping.seen() > fault.first) << fault.operation;
+    }
+    if (transport.rank() != 0) return;
+    for (const VerificationRow& row : rows) {
+      if (!row.ok()) outside.push_back(row.what + ": " + row.note);
+    }
+  });
+  return outside;
+}
+
+TEST(Verification, LayoutsWithoutFaultsAreInside) {
+  std::vector<Layout> layouts = {{.tensor = 2, .sequence_parallel = true},
+                                 {.data = 3},
+                                 {.context = 2},
+                                 {.tensor = 2, .pipeline = 2}};
+  for (const Layout& pipeline : Pipelines(2, 4)) layouts.push_back(pipeline);
+  for (const Layout& layout : layouts) {
+    EXPECT_THAT(RowsOutside(OnLayout(TinyJob(), layout), {}), IsEmpty()) << NameOf(layout);
+  }
+}
+
+TEST(Verification, ExpertsAreComparedWithOneRankThatTakesAsMuchAtATime) {
+  JobSpec job = TinyJob();
+  job.mutable_model()->mutable_moe()->set_experts(4);
+  job.mutable_model()->mutable_moe()->set_top_k(2);
+  EXPECT_THAT(RowsOutside(OnLayout(job, {.data = 2, .expert = 2}), {}), IsEmpty());
+}
+
+struct Planted {
+  Layout layout;
+  DroppingTransport::Fault fault;
+  std::string row;  // that must be outside, with what it must name
+};
+
+// One dropped message of one rank in the first update (and every gather: a later one repairs it).
+TEST(Verification, ADroppedMessageIsCaughtAndNamed) {
+  const Layout tensor = {.tensor = 2}, sharded = {.tensor = 2, .sequence_parallel = true};
+  const Planted planted[] = {
+      // The first sum is the embedding's over the parts of the vocabulary.
+      {tensor, {"all-reduce over tensor", 0, 0}, "loss: "},
+      {tensor, {"all-reduce over tensor", 1, 1}, "worst parameter gradient: "},
+      {sharded, {"all-gather over tensor", 1, 1}, "loss: "},
+      {{.data = 2}, {"reduce-scatter over replicas", 0, 0}, "worst parameter gradient: "},
+      {{.data = 2}, {"all-gather over replicas", 0, 1000}, "replicas differ (boxes): "},
+      {{.pipeline = 2}, {"receive of an activation over pipeline", 0, 0}, "loss: "},
+      {{.context = 2}, {"receive of keys and values over context", 0, 0}, "loss: "},
+  };
+  for (const auto& [layout, fault, row] : planted) {
+    const std::vector<std::string> outside = RowsOutside(OnLayout(TinyJob(), layout), fault);
+    std::printf("%s of %s: %s\n", std::string(fault.operation).c_str(), NameOf(layout).c_str(),
+                absl::StrJoin(outside, "; ").c_str());
+    EXPECT_THAT(outside, Contains(HasSubstr(row))) << fault.operation;
+  }
+}
+
+TEST(Verification, ADroppedGradientNamesItsTensor) {
+  const JobSpec job = OnLayout(TinyJob(), {.data = 2});
+  const std::vector<std::string> outside = RowsOutside(job, {"reduce-scatter over replicas", 0, 0});
+  EXPECT_THAT(outside, Contains("worst parameter gradient: embedding.weight"));
+}
+
+}  // namespace
+}  // namespace twinstream::testing
