@@ -17,7 +17,7 @@
 #include "absl/strings/strip.h"
 #include "core/check.h"
 #include "parallel/collectives.h"
-#include "parallel/host_communicator.h"
+#include "parallel/make_communicator.h"
 #include "parallel/mpi_transport.h"
 
 namespace twinstream {
@@ -114,7 +114,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   MeetThisHost();
   std::vector<int> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  world_ = std::make_unique<HostCommunicator>(*transport_, GridGroup::kWorld, ranks);
+  world_ = MakeCommunicator(*transport_, GridGroup::kWorld, ranks);
   hosts_ = GatherTexts(*world_, hostname());
   ApplyWaitPolicy();
   speaker_ = std::jthread([this](const std::stop_token& closing) { SpeakWhenToldToEnd(closing); });

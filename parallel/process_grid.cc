@@ -1,7 +1,7 @@
 #include "parallel/process_grid.h"
 
 #include "core/check.h"
-#include "parallel/host_communicator.h"
+#include "parallel/make_communicator.h"
 
 namespace twinstream {
 
@@ -11,7 +11,7 @@ ProcessGrid::ProcessGrid(const GridShape& shape, Transport& transport) : shape_(
   for (int i = 0; i < kGridGroups; ++i) {
     const GridGroup group = static_cast<GridGroup>(i);
     communicators_[static_cast<size_t>(i)] =
-        std::make_unique<HostCommunicator>(transport, group, shape.Group(transport.rank(), group));
+        MakeCommunicator(transport, group, shape.Group(transport.rank(), group));
   }
 }
 
