@@ -99,7 +99,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   // Before MPI_Init, which would otherwise print a stack of its own for fatal signals.
   InstallSignalHandlers();
   int provided = 0;
-  CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   transport_ = MakeMpiTransport();
   char host[256] = "";
@@ -109,8 +109,8 @@ Runtime::Runtime(int& argc, char**& argv) {
   ApplyWaitPolicy();
   SetFailureHandler([this](absl::string_view paragraph) { Fail(paragraph); });
   std::set_terminate(OnTerminate);
-  Check(provided >= MPI_THREAD_FUNNELED, "this MPI library allows no threads beside its own (%d)",
-        provided);
+  Check(provided >= MPI_THREAD_SERIALIZED,
+        "this MPI library lets only one thread talk to other ranks (%d)", provided);
   MeetThisHost();
   std::vector<int> ranks(static_cast<size_t>(size()));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -16,8 +16,8 @@
 
 namespace twinstream {
 
-// One per process, made by the main thread first thing in main and destroyed last thing in it. Only
-// that thread talks to other ranks. While it lives
+// One per process, made by the main thread first thing in main and destroyed last thing in it.
+// Other threads talk to other ranks through transport() alone. While it lives
 // - SIGTERM, SIGINT and SIGUSR1 only set stop_requested(); SIGPIPE is ignored;
 // - after SIGTERM, a rank that waits for another says so on stderr, once;
 // - a failed Check, an exception that nobody catches and a fatal signal print one paragraph with

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -31,6 +33,17 @@ void Rest(WaitMonitor::Clock::duration waited) {
   }
 }
 
+// The same for a thread beside a computing one, whose core it would take: what has not come when
+// others who do the same at the same time could have sent it may take long.
+void RestInBackground(WaitMonitor::Clock::duration waited) {
+  using std::chrono::microseconds;
+  if (waited < microseconds(200)) {
+    sched_yield();
+  } else {
+    std::this_thread::sleep_for(microseconds(50));
+  }
+}
+
 class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(const MpiTransportOptions& options)
@@ -46,6 +59,7 @@ class MpiTransport final : public Transport {
   int size() const override { return size_; }
 
   Request Send(absl::Span<const std::byte> bytes, int to, int tag) override {
+    const std::lock_guard lock(mutex_);
     const Request request = NewMessage(static_cast<int64_t>(bytes.size()), to, /*receives=*/false);
     Message& message = messages_[static_cast<size_t>(request)];
     for (size_t i = 0; i < message.parts.size(); ++i) {
@@ -57,6 +71,7 @@ class MpiTransport final : public Transport {
   }
 
   Request Receive(absl::Span<std::byte> bytes, int from, int tag) override {
+    const std::lock_guard lock(mutex_);
     const Request request = NewMessage(static_cast<int64_t>(bytes.size()), from, /*receives=*/true);
     Message& message = messages_[static_cast<size_t>(request)];
     for (size_t i = 0; i < message.parts.size(); ++i) {
@@ -67,17 +82,18 @@ class MpiTransport final : public Transport {
     return request;
   }
 
-  void Wait(Request request, const char* what) override {
-    Check(0 <= request && request < static_cast<int64_t>(messages_.size()) &&
-              messages_[static_cast<size_t>(request)].in_use,
-          "rank %d waits in %s for a request that it does not have", rank_, what);
-    Message& message = messages_[static_cast<size_t>(request)];
-    if (!IsDone(message, what)) {
-      WaitMonitor::Wait wait(monitor_, what, message.peer);
-      while (!IsDone(message, what)) Rest(wait.Look());
+  void Wait(Request request, const char* what) override { WaitUntilDone(request, what, Rest); }
+  void WaitInBackground(Request request, const char* what) override {
+    WaitUntilDone(request, what, RestInBackground);
+  }
+
+  bool Progress() override {
+    const std::lock_guard lock(mutex_);
+    bool under_way = false;
+    for (Message& message : messages_) {
+      under_way |= message.in_use && !IsDone(message, "a message under way");
     }
-    message.in_use = false;
-    unused_.push_back(request);
+    return under_way;
   }
 
   void SetWaitPolicy(WaitPolicy policy) override { monitor_.SetPolicy(std::move(policy)); }
@@ -95,6 +111,25 @@ class MpiTransport final : public Transport {
     std::vector<MPI_Request> parts;
     size_t parts_done = 0;
   };
+
+  void WaitUntilDone(Request request, const char* what,
+                     void (*rest)(WaitMonitor::Clock::duration waited)) {
+    std::unique_lock lock(mutex_);
+    Check(0 <= request && request < static_cast<int64_t>(messages_.size()) &&
+              messages_[static_cast<size_t>(request)].in_use,
+          "rank %d waits in %s for a request that it does not have", rank_, what);
+    Message& message = messages_[static_cast<size_t>(request)];
+    if (!IsDone(message, what)) {
+      WaitMonitor::Wait wait(monitor_, what, message.peer);
+      do {
+        lock.unlock();
+        rest(wait.Look());
+        lock.lock();
+      } while (!IsDone(message, what));
+    }
+    message.in_use = false;
+    unused_.push_back(request);
+  }
 
   static int WorldRank() {
     int rank = 0;
@@ -165,8 +200,9 @@ class MpiTransport final : public Transport {
   decltype(&MPI_Isend) const send_;
   const int rank_, size_;
   WaitMonitor monitor_;
-  std::vector<Message> messages_;
-  std::vector<Request> unused_;  // records of messages_ that are free
+  std::mutex mutex_;              // guards what follows, and MPI
+  std::deque<Message> messages_;  // [request]; records stay in place
+  std::vector<Request> unused_;   // records of messages_ that are free
 };
 
 }  // namespace

@@ -22,7 +22,8 @@ struct MpiTransportOptions {
   bool synchronous_sends = false;
 };
 
-// MPI is initialised and outlives the transport; used by one thread.
+// MPI is initialised with MPI_THREAD_SERIALIZED at least and outlives the transport, which lets one
+// thread into MPI at a time: while several threads use it, MPI is called by nobody else.
 std::unique_ptr<Transport> MakeMpiTransport(const MpiTransportOptions& options = {});
 
 }  // namespace twinstream

@@ -65,6 +65,8 @@ class ThreadTransport final : public Transport {
   Request Send(absl::Span<const std::byte> bytes, int to, int tag) override;
   Request Receive(absl::Span<std::byte> bytes, int from, int tag) override;
   void Wait(Request request, const char* what) override;
+  void WaitInBackground(Request request, const char* what) override { Wait(request, what); }
+  bool Progress() override { return false; }  // messages move when their second side comes
   void SetWaitPolicy(WaitPolicy policy) override;
   std::string WaitInProgress(double at_least_seconds) const override;
 

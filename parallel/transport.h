@@ -19,6 +19,8 @@ struct WaitPolicy {
   std::function<std::string(int rank)> name_of;
 };
 
+// Thread-safe: a computing thread and a communication thread share one. Whoever sends or receives a
+// message also waits for it.
 class Transport {
  public:
   // A message under way, owned by the transport until Wait.
@@ -35,9 +37,15 @@ class Transport {
   // Returns when the request is done. `what` names the operation for messages: "all-reduce over
   // tensor".
   virtual void Wait(Request request, const char* what) = 0;
+  // The same for a thread that is not in a hurry: leaves the cores to those who compute.
+  virtual void WaitInBackground(Request request, const char* what) = 0;
+  // Moves messages that nobody waits for at the moment a little further, of all threads. True while
+  // there are any.
+  virtual bool Progress() = 0;
+  // Before other threads use the transport.
   virtual void SetWaitPolicy(WaitPolicy policy) = 0;
-  // The wait in progress if it has lasted so many seconds, or nothing: "rank 3 was waiting in
-  // all-reduce over tensor for rank 2 (during step 7)". From any thread, also while MPI itself
+  // The longest wait in progress if it has lasted so many seconds, or nothing: "rank 3 was waiting
+  // in all-reduce over tensor for rank 2 (during step 7)". From any thread, also while MPI itself
   // blocks.
   virtual std::string WaitInProgress(double at_least_seconds) const = 0;
 };

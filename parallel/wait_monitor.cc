@@ -1,5 +1,6 @@
 #include "parallel/wait_monitor.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,7 +15,9 @@ double SecondsSince(WaitMonitor::Clock::time_point start) {
 
 }  // namespace
 
-WaitMonitor::WaitMonitor(int rank) : rank_(rank) {}
+WaitMonitor::WaitMonitor(int rank) : rank_(rank) {
+  waits_.reserve(8);  // more than there are threads: no wait allocates
+}
 
 void WaitMonitor::SetPolicy(WaitPolicy policy) {
   const std::lock_guard lock(mutex_);
@@ -27,21 +30,22 @@ std::string WaitMonitor::Name(int rank) const {
 
 std::string WaitMonitor::WaitInProgress(double at_least_seconds) const {
   const std::lock_guard lock(mutex_);
-  if (wait_ == nullptr || SecondsSince(wait_->start_) < at_least_seconds) return "";
-  const std::string activity = ToString(wait_->activity_);
-  return absl::StrFormat("%s was waiting in %s for %s%s", self(), wait_->what_, Name(wait_->peer_),
+  if (waits_.empty() || SecondsSince(waits_[0]->start_) < at_least_seconds) return "";
+  const Wait& wait = *waits_[0];
+  const std::string activity = ToString(wait.activity_);
+  return absl::StrFormat("%s was waiting in %s for %s%s", self(), wait.what_, Name(wait.peer_),
                          activity.empty() ? "" : absl::StrCat(" (during ", activity, ")"));
 }
 
 WaitMonitor::Wait::Wait(WaitMonitor& monitor, const char* what, int peer)
     : monitor_(monitor), what_(what), peer_(peer), activity_(ActivityOfThisThread()) {
   const std::lock_guard lock(monitor_.mutex_);
-  monitor_.wait_ = this;
+  monitor_.waits_.push_back(this);
 }
 
 WaitMonitor::Wait::~Wait() {
   const std::lock_guard lock(monitor_.mutex_);
-  monitor_.wait_ = nullptr;
+  monitor_.waits_.erase(std::find(monitor_.waits_.begin(), monitor_.waits_.end(), this));
 }
 
 WaitMonitor::Clock::duration WaitMonitor::Wait::Look() {

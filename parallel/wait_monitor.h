@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/check.h"
 #include "parallel/transport.h"
@@ -24,7 +25,7 @@ class WaitMonitor {
   // As Transport's.
   std::string WaitInProgress(double at_least_seconds) const;
 
-  // One wait, from its construction to its end; one at a time. `what` outlives it.
+  // One wait, from its construction to its end; one per thread at a time. `what` outlives it.
   class Wait {
    public:
     Wait(WaitMonitor& monitor, const char* what, int peer);
@@ -50,9 +51,9 @@ class WaitMonitor {
 
  private:
   const int rank_;
-  WaitPolicy policy_;           // changed under the lock, by the thread that waits
-  const Wait* wait_ = nullptr;  // likewise
-  mutable std::mutex mutex_;    // for WaitInProgress
+  WaitPolicy policy_;               // changed under the lock, while only one thread waits
+  std::vector<const Wait*> waits_;  // in progress, oldest first; under the lock
+  mutable std::mutex mutex_;        // for WaitInProgress
 };
 
 }  // namespace twinstream

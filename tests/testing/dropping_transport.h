@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -31,28 +32,48 @@ class DroppingTransport final : public Transport {
     return transport_.Send(bytes, to, tag);
   }
   Request Receive(absl::Span<std::byte> bytes, int from, int tag) override {
+    const std::lock_guard lock(mutex_);
     const Request request = transport_.Receive(bytes, from, tag);
     receives_[request] = bytes;
     return request;
   }
   void Wait(Request request, const char* what) override {
+    const absl::Span<std::byte> bytes = Take(request);
     transport_.Wait(request, what);
-    const auto receive = receives_.find(request);
-    if (receive == receives_.end()) return;
-    const absl::Span<std::byte> bytes = receive->second;
-    receives_.erase(receive);
-    if (fault_.operation != what) return;
-    if (fault_.first <= seen_ && seen_ <= fault_.last) std::memset(bytes.data(), 0, bytes.size());
-    ++seen_;
+    DropIfAsked(bytes, what);
   }
+  void WaitInBackground(Request request, const char* what) override {
+    const absl::Span<std::byte> bytes = Take(request);
+    transport_.WaitInBackground(request, what);
+    DropIfAsked(bytes, what);
+  }
+  bool Progress() override { return transport_.Progress(); }
   void SetWaitPolicy(WaitPolicy policy) override { transport_.SetWaitPolicy(std::move(policy)); }
   std::string WaitInProgress(double at_least_seconds) const override {
     return transport_.WaitInProgress(at_least_seconds);
   }
 
  private:
+  // Before the wait: another thread's message may have the number afterwards.
+  absl::Span<std::byte> Take(Request request) {
+    const std::lock_guard lock(mutex_);
+    const auto receive = receives_.find(request);
+    if (receive == receives_.end()) return {};
+    const absl::Span<std::byte> bytes = receive->second;
+    receives_.erase(receive);
+    return bytes;
+  }
+
+  void DropIfAsked(absl::Span<std::byte> bytes, const char* what) {
+    const std::lock_guard lock(mutex_);
+    if (bytes.data() == nullptr || fault_.operation != what) return;
+    if (fault_.first <= seen_ && seen_ <= fault_.last) std::memset(bytes.data(), 0, bytes.size());
+    ++seen_;
+  }
+
   Transport& transport_;
   const Fault fault_;
+  std::mutex mutex_;
   std::map<Request, absl::Span<std::byte>> receives_;
   int64_t seen_ = 0;
 };
