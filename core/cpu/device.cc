@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/cpu/ops.h"
+#include "core/threads.h"
 
 namespace twinstream {
 namespace {
@@ -50,6 +51,8 @@ class CpuDevice final : public Device {
 };
 
 }  // namespace
+
+void ComputeOnOneThread() { omp_set_num_threads(1); }
 
 std::unique_ptr<Device> MakeCpuDevice(int threads) {
   if (threads > 0) omp_set_num_threads(threads);

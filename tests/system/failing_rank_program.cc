@@ -1,5 +1,5 @@
 // A job that fails as its argument says, for failure_test.sh: all ranks all-reduce for ever, until
-// something happens to rank 1.
+// something happens to rank 1, on its main thread or in an operation that it posted.
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,16 +10,21 @@
 #include "absl/strings/string_view.h"
 #include "core/check.h"
 #include "launch/runtime.h"
+#include "parallel/communication_thread.h"
 
 namespace {
 
-void HappensToRank1(absl::string_view what) {
+void HappensToRank1(absl::string_view what, twinstream::CommunicationThread& communication) {
   using twinstream::Check;
   Check(what != "check", "%d rows do not divide over %d ranks", 5, 2);
   if (what == "exception") throw std::runtime_error("out of luck");
   if (what == "segfault") raise(SIGSEGV);
   if (what == "kill") raise(SIGKILL);
   if (what == "hang") pause();
+  static const twinstream::CommunicationThread::Operation fails = [](twinstream::Range items) {
+    Check(items.size() == 2, "%d rows do not divide over %d ranks", items.size(), 2);
+  };
+  if (what == "posted") communication.Post("reduction of gradients", fails, {0, 5});
 }
 
 }  // namespace
@@ -30,9 +35,12 @@ int main(int argc, char** argv) {
   runtime.SetTimeout(what == "hang" ? 2 : 600);
   runtime.SetPlaces([](int rank) { return absl::StrCat("stage ", rank); });
   if (what == "stop" && runtime.rank() == 0) raise(SIGUSR1);
+  twinstream::CommunicationThread communication(twinstream::Overlap::kOn, {.data = runtime.size()},
+                                                runtime.transport());
+  communication.Reserve(1);
   for (int step = 0;; ++step) {
     const twinstream::ActivityScope doing("step", step);
-    if (step == 3 && runtime.rank() == runtime.size() / 2) HappensToRank1(what);
+    if (step == 3 && runtime.rank() == runtime.size() / 2) HappensToRank1(what, communication);
     int32_t stop = runtime.stop_requested() ? 1 : 0;
     runtime.world().AllReduce(
         twinstream::Tensor(reinterpret_cast<std::byte*>(&stop), twinstream::DType::kI32, {}),

@@ -26,6 +26,7 @@ expect() {
 
 step='\(during step 3\)'
 expect check 1 "^rank 1 \(stage 1\) on host [^ ]+: 5 rows do not divide over 2 ranks $step \[.*failing_rank_program.cc:[0-9]+\]$"
+expect posted 1 "^rank 1 \(stage 1\) on host [^ ]+: 5 rows do not divide over 2 ranks \(during reduction of gradients\)"
 expect exception 1 "^rank 1 \(stage 1\) on host [^ ]+: an exception that nobody caught: out of luck"
 expect segfault 139 "^rank 1 \(stage 1\) on host [^ ]+: killed by a signal: Segmentation fault$"
 expect kill 137 "^rank [02] \(stage [02]\) on host [^ ]+ was waiting in all-reduce over world for rank 1 \(stage 1\) on host [^ ]+ $step when it was told to end$"

@@ -1,0 +1,111 @@
+#include "parallel/communication_thread.h"
+
+#include <chrono>
+
+#include "core/check.h"
+#include "core/threads.h"
+
+namespace twinstream {
+namespace {
+
+// Between two looks at the main thread's messages. Long enough to cost little where ranks share
+// cores, short enough for a socket's buffer never to run dry.
+constexpr std::chrono::microseconds kBetweenLooks(100);
+
+}  // namespace
+
+CommunicationThread::CommunicationThread(Overlap overlap, const GridShape& shape,
+                                         Transport& transport)
+    : transport_(transport), grid_(shape, transport_) {
+  if (overlap == Overlap::kOn && transport.size() > 1) thread_.emplace([this] { Work(); });
+}
+
+CommunicationThread::~CommunicationThread() {
+  if (!thread_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  wake_.notify_one();
+  thread_->join();
+}
+
+void CommunicationThread::Reserve(int64_t operations) {
+  WaitForAll();  // entries change places
+  const std::lock_guard lock(mutex_);
+  queue_.resize(queue_.size() + static_cast<size_t>(operations));
+}
+
+CommunicationThread::Number CommunicationThread::Post(const char* what, const Operation& operation,
+                                                      Range items) {
+  if (!thread_) {
+    const ActivityScope doing(what);
+    operation(items);
+    return 0;
+  }
+  const std::lock_guard lock(mutex_);
+  Check(posted_ - done_ < static_cast<Number>(queue_.size()), "%d operations are posted already",
+        queue_.size());
+  EntryOf(++posted_) = {.what = what, .operation = &operation, .items = items};
+  wake_.notify_one();
+  return posted_;
+}
+
+bool CommunicationThread::IsDone(Number number) {
+  const std::lock_guard lock(mutex_);
+  return done_ >= number;
+}
+
+void CommunicationThread::Wait(Number number) {
+  if (!thread_) return;
+  std::unique_lock lock(mutex_);
+  done_changed_.wait(lock, [&] { return done_ >= number; });
+}
+
+void CommunicationThread::KeepMoving() {
+  if (!thread_) return;
+  const std::lock_guard lock(mutex_);
+  if (moving_) return;
+  moving_ = true;
+  wake_.notify_one();
+}
+
+void CommunicationThread::Work() {
+  ComputeOnOneThread();  // the cores are the main thread's
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (done_ < posted_) {
+      RunNext(lock);
+    } else if (closing_) {
+      return;
+    } else if (moving_) {
+      MoveMessages(lock);
+    } else {
+      wake_.wait(lock, [this] { return done_ < posted_ || closing_ || moving_; });
+    }
+  }
+}
+
+void CommunicationThread::RunNext(std::unique_lock<std::mutex>& lock) {
+  const Entry entry = EntryOf(done_ + 1);
+  lock.unlock();
+  {
+    const ActivityScope doing(entry.what);
+    (*entry.operation)(entry.items);
+  }
+  lock.lock();
+  ++done_;
+  done_changed_.notify_one();
+}
+
+void CommunicationThread::MoveMessages(std::unique_lock<std::mutex>& lock) {
+  moving_ = false;  // a call of KeepMoving from now on counts for the next look
+  lock.unlock();
+  const bool under_way = transport_.Progress();
+  lock.lock();
+  if (!under_way) return;
+  moving_ = true;
+  wake_.wait_for(lock, kBetweenLooks, [this] { return done_ < posted_ || closing_; });
+}
+
+}  // namespace twinstream
