@@ -109,10 +109,12 @@ Span SpanOf(const Instruction& instruction) {
 }  // namespace
 
 PipelineEngine::PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape,
-                               Communicator& pipeline, Device& device, int peak_slots)
+                               Communicator& pipeline, Device& device, int peak_slots,
+                               CommunicationThread* overlap)
     : stages_(std::move(stages)),
       shape_(shape),
       pipeline_(pipeline),
+      overlap_(overlap),
       storage_(device, SlotBytes(stages_, peak_slots)),
       slots_(static_cast<size_t>(peak_slots)) {
   Check(pipeline.size() == shape.ranks, "a pipeline of %d ranks over a communicator of %d",
@@ -141,7 +143,13 @@ int64_t PipelineEngine::SlotBytes(absl::Span<const Stage* const> stages, int pea
 
 void PipelineEngine::Run(const Program& program, SpanObserver& observer,
                          absl::FunctionRef<void(int stage)> reduce) {
-  for (const Instruction& instruction : program) {
+  if (overlap_ != nullptr) FindReceiveStarts(program, &receive_starts_);
+  auto start = receive_starts_.begin();
+  for (size_t index = 0; index < program.size(); ++index) {
+    for (; start != receive_starts_.end() && start->before <= index; ++start) {
+      StartReceive(program[start->receive]);
+    }
+    const Instruction& instruction = program[index];
     const bool reduction = instruction.op == PipelineOp::kReduceGradients;
     const ActivityScope doing(ActivityOf(instruction.op),
                               reduction ? instruction.stage : instruction.micro_batch);
@@ -170,20 +178,20 @@ void PipelineEngine::Execute(const Instruction& instruction, SlotState& state,
 
   switch (op) {
     case PipelineOp::kReceiveActivation:
-      return pipeline_.Receive(slot.input, previous, Channel::kActivation);
+      return Receive(state.input, slot.input, previous, Channel::kActivation);
     case PipelineOp::kForward:
       return stage.Forward(micro_batch, slot);
     case PipelineOp::kSendActivation:
       state.output = {pipeline_.Send(slot.output, next, Channel::kActivation), instruction};
-      return;
+      return KeepMoving();
     case PipelineOp::kReceiveGradient:
-      return pipeline_.Receive(slot.d_output, next, Channel::kGradient);
+      return Receive(state.output_gradient, slot.d_output, next, Channel::kGradient);
     case PipelineOp::kBackwardInput:
       return stage.BackwardInput(micro_batch, slot);
     case PipelineOp::kSendGradient:
       state.input_gradient = {pipeline_.Send(slot.d_input, previous, Channel::kGradient),
                               instruction};
-      return;
+      return KeepMoving();
     case PipelineOp::kBackwardWeight:
       return stage.BackwardWeight(micro_batch, slot);
     case PipelineOp::kReduceGradients:
@@ -197,6 +205,29 @@ PipelineEngine::SlotState& PipelineEngine::StateOf(const Instruction& instructio
         "%s wants slot %d; the schedule's check promised at most %d", ToText(instruction),
         instruction.slot, slots_.size());
   return slots_[static_cast<size_t>(instruction.slot)];
+}
+
+void PipelineEngine::StartReceive(const Instruction& receive) {
+  SlotState& state = StateOf(receive);
+  Slot& slot = state.by_chunk[static_cast<size_t>(shape_.ChunkOf(receive.stage))];
+  if (receive.op == PipelineOp::kReceiveActivation) {
+    state.input =
+        pipeline_.StartReceive(slot.input, shape_.RankOf(receive.stage - 1), Channel::kActivation);
+  } else {
+    state.output_gradient =
+        pipeline_.StartReceive(slot.d_output, shape_.RankOf(receive.stage + 1), Channel::kGradient);
+  }
+  KeepMoving();
+}
+
+void PipelineEngine::Receive(std::optional<Ticket>& started, Tensor to, int from, Channel channel) {
+  if (!started.has_value()) return pipeline_.Receive(to, from, channel);
+  pipeline_.Wait(*started);
+  started.reset();
+}
+
+void PipelineEngine::KeepMoving() {
+  if (overlap_ != nullptr) overlap_->KeepMoving();
 }
 
 void PipelineEngine::WaitFor(std::optional<Sent>& sent, SpanObserver& observer) {

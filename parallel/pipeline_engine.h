@@ -1,5 +1,6 @@
 // PipelineEngine: runs one rank's Program over its stages: a loop and one switch. Owns the slots'
-// memory.
+// memory. With a communication thread, messages move while the stages compute: receives start as
+// soon as their memory is free, and sends are looked after.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/types/span.h"
 #include "core/device.h"
+#include "parallel/communication_thread.h"
 #include "parallel/communicator.h"
+#include "parallel/receive_starts.h"
 #include "parallel/schedule.h"
 #include "parallel/span.h"
 #include "parallel/stage.h"
@@ -20,9 +23,10 @@ class PipelineEngine {
  public:
   // stages: this rank's chunks in order; they, `pipeline` (whose ranks are the pipeline's) and
   // `device` outlive the engine. peak_slots: of this rank, from CheckSchedule, the largest of all
-  // programs to be run; the engine dies if a program uses more. Allocates all slots.
+  // programs to be run; the engine dies if a program uses more. Allocates all slots. overlap: null
+  // lets messages move only while this rank waits for one.
   PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape, Communicator& pipeline,
-                 Device& device, int peak_slots);
+                 Device& device, int peak_slots, CommunicationThread* overlap = nullptr);
 
   // Bytes that the constructor allocates for such a rank.
   static int64_t SlotBytes(absl::Span<const Stage* const> stages, int peak_slots);
@@ -36,26 +40,33 @@ class PipelineEngine {
   int peak_slots_seen() const { return peak_slots_seen_; }
 
  private:
-  // One slot's memory, as each of the rank's chunks lays it out, and the sends that still read it.
   struct Sent {
     Ticket ticket;
     Instruction send;
   };
+  // One slot's memory, as each of the rank's chunks lays it out, and the messages that still read
+  // or write it.
   struct SlotState {
     std::vector<Slot> by_chunk;
-    std::optional<Sent> output, input_gradient;  // of messages under way
+    std::optional<Sent> output, input_gradient;    // of messages under way
+    std::optional<Ticket> input, output_gradient;  // of receives that were started early
   };
 
   SlotState& StateOf(const Instruction& instruction);
   void Execute(const Instruction& instruction, SlotState& state,
                absl::FunctionRef<void(int stage)> reduce);
+  void StartReceive(const Instruction& receive);
+  void Receive(std::optional<Ticket>& started, Tensor to, int from, Channel channel);
+  void KeepMoving();
   void WaitFor(std::optional<Sent>& sent, SpanObserver& observer);
 
   const std::vector<Stage*> stages_;
   const PipelineShape shape_;
   Communicator& pipeline_;
+  CommunicationThread* const overlap_;
   Storage storage_;
   std::vector<SlotState> slots_;
+  std::vector<ReceiveStart> receive_starts_;  // of the program under way; without overlap none
   int peak_slots_seen_ = 0;
 };
 

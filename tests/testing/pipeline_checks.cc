@@ -118,8 +118,10 @@ ChainResult RunChain(const PipelineShape& shape) {
   return result;
 }
 
-void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
-                   const ChainResult& expected, Transport& transport) {
+namespace {
+
+void CheckEngine(ParallelSpec::Schedule schedule, const PipelineShape& shape,
+                 const ChainResult& expected, Transport& transport, Overlap overlap) {
   const size_t rank = static_cast<size_t>(transport.rank());
   const std::vector<Program> training = LowerSchedule(GenerateSchedule(schedule, shape), shape);
   const std::vector<Program> evaluation = LowerSchedule(GenerateForwardOnly(shape), shape);
@@ -137,7 +139,9 @@ void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
   std::vector<int> ranks(static_cast<size_t>(shape.ranks));
   std::iota(ranks.begin(), ranks.end(), 0);
   HostCommunicator pipeline(transport, GridGroup::kPipeline, ranks);
-  PipelineEngine engine(stages, shape, pipeline, device, peak_slots);
+  CommunicationThread communication(overlap, {.pipeline = shape.ranks}, transport);
+  PipelineEngine engine(stages, shape, pipeline, device, peak_slots,
+                        overlap == Overlap::kOn ? &communication : nullptr);
 
   Unobserved nobody;
   std::map<int, std::vector<int>> backward_passes;  // at a stage's reductions
@@ -160,6 +164,15 @@ void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
   EXPECT_EQ(device.allocated(),
             PipelineEngine::SlotBytes(std::vector<const Stage*>(stages.begin(), stages.end()),
                                       peak_slots));
+}
+
+}  // namespace
+
+void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
+                   const ChainResult& expected, Transport& transport) {
+  for (Overlap overlap : {Overlap::kOff, Overlap::kOn}) {
+    CheckEngine(schedule, shape, expected, transport, overlap);
+  }
 }
 
 void ForEachPipeline(

@@ -71,7 +71,8 @@ struct ChainResult {
 ChainResult RunChain(const PipelineShape& shape);
 
 // The same by PipelineEngine on the transport's ranks, of which shape.ranks are the pipeline's:
-// the same results, reductions in time, as many slots as CheckSchedule promised.
+// the same results, reductions in time, as many slots as CheckSchedule promised; with receives at
+// their instructions and as early as they go.
 void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
                    const ChainResult& expected, Transport& transport);
 
