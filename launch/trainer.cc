@@ -70,12 +70,14 @@ std::string MemoryPlan::ToString() const {
 }
 
 Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
-                 Transport& transport)
+                 Transport& transport, Overlap overlap)
     : job_(job),
       purpose_(purpose),
+      overlap_(overlap),
       micro_batches_(micro_batches),
       device_(device),
       grid_(GridShape::From(job.parallel()), transport),
+      communication_(overlap, grid_.shape(), transport),
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
       experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
       model_parameters_(ModelParameters(job.model(), device)),
@@ -91,8 +93,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                 .chunks = job.parallel().virtual_stages(),
                 .micro_batches = static_cast<int>(micro_batches)},
       stages_(MakeStages(job, grid_.at().pipeline, pipeline_, context_)),
-      optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, grid_, device,
-                 Names(model_parameters_)) {
+      optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, communication_,
+                 device, Names(model_parameters_)) {
   training_ = Checked(GenerateSchedule(job.parallel().schedule(), pipeline_), pipeline_,
                       grid_.at().pipeline, &training_report_);
   forward_only_ =
@@ -149,6 +151,7 @@ void Trainer::Materialize() {
   if (purpose_ == Purpose::kTraining) optimizer_.Materialize();
   scratch_ = std::make_unique<Scratch>(device_, ScratchBytes());
   context_.scratch = scratch_.get();
+  context_.observer = this;
 
   const std::vector<TensorSpec> specs = BatchSpecs();
   batch_storage_ = Storage(device_, BytesFor(specs));
@@ -166,12 +169,18 @@ void Trainer::Materialize() {
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
   engine_ =
-      std::make_unique<PipelineEngine>(Stages(), pipeline_, grid_.pipeline(), device_, PeakSlots());
+      std::make_unique<PipelineEngine>(Stages(), pipeline_, grid_.pipeline(), device_, PeakSlots(),
+                                       overlap_ == Overlap::kOn ? &communication_ : nullptr);
 }
 
 bool Trainer::HasParameter(absl::string_view name) const {
   return std::any_of(model_parameters_.begin(), model_parameters_.end(),
                      [&](const ModelParameter& parameter) { return parameter.name == name; });
+}
+
+const ParameterStore& Trainer::parameters() const {
+  optimizer_.WaitForValues({0, parameters_.size()});
+  return parameters_;
 }
 
 void Trainer::InitializeWeights() { parameters_.Initialize(device_, job_.train().seed()); }
@@ -190,8 +199,11 @@ HostBatch Trainer::EmptyBatch() const {
   return {.tokens = std::vector<int32_t>(size), .targets = std::vector<int32_t>(size)};
 }
 
-// Every instruction, the wait for every send, and what Step does around the schedule.
-int64_t Trainer::SpansPerStep() const { return 2 * static_cast<int64_t>(training_.size()) + 8; }
+// Every instruction, the wait for every send and every parameter, and what Step does around the
+// schedule.
+int64_t Trainer::SpansPerStep() const {
+  return 2 * static_cast<int64_t>(training_.size()) + parameters_.size() + 8;
+}
 
 void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
                   SpanObserver& observer) {
@@ -204,7 +216,7 @@ void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Pro
     stage->SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
   }
   engine_->Run(program, observer, [&](int stage) {
-    optimizer_.Reduce(stages_[static_cast<size_t>(pipeline_.ChunkOf(stage))]->parameters());
+    optimizer_.StartReduce(stages_[static_cast<size_t>(pipeline_.ChunkOf(stage))]->parameters());
   });
 }
 
@@ -249,6 +261,14 @@ bool Trainer::AnyRank(bool here) {
   return flag != 0;
 }
 
+void Trainer::ValuesNeeded(Range parameters) {
+  if (optimizer_.HasValues(parameters)) return;
+  const ObservedSpan span(*observer_, {SpanKind::kParameterGather, "gather"});
+  optimizer_.WaitForValues(parameters);
+}
+
+void Trainer::GradientsReady(Range parameters) { optimizer_.StartReduce(parameters); }
+
 StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
                          bool stop_requested) {
   const ObservedSpan step(*observer_, {SpanKind::kStep, "step"});
@@ -256,21 +276,19 @@ StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning
   {
     const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
     Run(TransformerStage::Pass::kTraining, batch, training_, *observer_);
+    optimizer_.StartReduceTied();
+    const ObservedSpan waiting(*observer_, {SpanKind::kGradientReduction, "reduce"});
+    optimizer_.WaitForReductions();
   }
   StepResult result = Measure(stop_requested);
   if (!result.finite) return result;
-  {
-    const ObservedSpan span(*observer_, {SpanKind::kOptimizer, "optimizer"});
-    optimizer_.Step(update, learning_rate, result.gradient_norm);
-  }
-  const ObservedSpan span(*observer_, {SpanKind::kParameterGather, "gather"});
-  optimizer_.GatherValues();
+  const ObservedSpan span(*observer_, {SpanKind::kOptimizer, "optimizer"});
+  optimizer_.Step(update, learning_rate, result.gradient_norm);
   return result;
 }
 
 StepResult Trainer::Measure(bool stop_requested) {
   const ObservedSpan span(*observer_, {SpanKind::kNorm, "norm"});
-  optimizer_.ReduceTied();
   const absl::Span<const double> sums = SumLosses();
   const double targets = static_cast<double>(job_.train().global_batch() * job_.model().sequence());
   StepResult result = {.cross_entropy = sums[0] / targets};

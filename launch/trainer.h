@@ -50,19 +50,20 @@ struct StepResult {
 // Micro-batches per data rank and update. job: resolved.
 int64_t AccumulationSteps(const JobSpec& job);
 
-class Trainer {
+class Trainer final : private StageObserver {
  public:
   // job: resolved, without problems for transport.size() ranks. micro_batches: per step and data
   // rank (M). Allocates only what Materialize asks for. All arguments outlive the trainer.
   Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
-          Transport& transport);
+          Transport& transport, Overlap overlap = Overlap::kOn);
 
   MemoryPlan memory() const;
   void Materialize();        // allocates everything that steps use
   void InitializeWeights();  // from train.seed
 
   // One update. update: 1 for the first. stop_requested: on this rank. Afterwards
-  // optimizer().GradientPieces() are the gradients that the update used.
+  // optimizer().GradientPieces() are the gradients that the update used. Returns while other ranks'
+  // new values are still on their way; whatever reads them waits.
   StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
                   bool stop_requested);
   // Who is told what this rank does in the steps to come; null: nobody. Outlives them.
@@ -85,13 +86,16 @@ class Trainer {
   HostBatch EmptyBatch() const;
   const ProcessGrid& grid() const { return grid_; }
   const std::vector<ModelParameter>& model_parameters() const { return model_parameters_; }
-  const ParameterStore& parameters() const { return parameters_; }
+  // Waits for values that are on their way.
+  const ParameterStore& parameters() const;
   const Optimizer& optimizer() const { return optimizer_; }
   const ScheduleReport& schedule() const { return training_report_; }
   const Program& program() const { return training_; }  // this rank's
   const PipelineEngine& engine() const { return *engine_; }
 
  private:
+  void ValuesNeeded(Range parameters) override;
+  void GradientsReady(Range parameters) override;
   std::vector<Stage*> Stages() const;
   int64_t ScratchBytes() const;
   int PeakSlots() const;
@@ -106,9 +110,11 @@ class Trainer {
 
   const JobSpec& job_;
   const Purpose purpose_;
+  const Overlap overlap_;
   const int64_t micro_batches_;
   Device& device_;
   ProcessGrid grid_;
+  CommunicationThread communication_;
   TensorRegion region_;
   ExpertRegion experts_;
   std::vector<ModelParameter> model_parameters_;

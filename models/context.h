@@ -9,6 +9,7 @@
 #include "parallel/expert_region.h"
 #include "parallel/parameter_store.h"
 #include "parallel/sequence_shard.h"
+#include "parallel/stage.h"
 #include "parallel/tensor_region.h"
 #include "proto/job.pb.h"
 
@@ -26,7 +27,8 @@ struct ModelContext {
   Communicator* context_ranks = nullptr;  // who share the sequences; null: nobody
   // Set before the first Forward, once all parts have said how much they need.
   Scratch* scratch = nullptr;
-  Tensor rope;  // of this rank's tokens of a sequence: see QkvTensors::rope
+  StageObserver* observer = nullptr;  // null: nobody
+  Tensor rope;                        // of this rank's tokens of a sequence: see QkvTensors::rope
   // [2 + L E] f64, MoE: += load balance and router z-loss of each micro-batch and layer
   // (Ops::AddRouterLosses), then the tokens of every layer's experts; over all replicas' tokens.
   Tensor router_sums;

@@ -20,7 +20,7 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
   const ModelSpec& model = context.model;
   const ResidualPlan plan = MakeResidualPlan(model);
   streams_ = plan.streams;
-  parameters_.begin = context.parameters.size();
+  first_parameters_.begin = parameters_.begin = context.parameters.size();
   // A tied head on another stage than the embedding: both hold the weight, the first stage's is the
   // primary.
   const bool on_two_stages = model.tied_embeddings() && options.first != options.last;
@@ -38,7 +38,9 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
     const ReadRule* read = b < end ? &plan.blocks[b].read : options.last ? &plan.final : nullptr;
     const StreamSite* before = sites_.empty() ? nullptr : sites_.back().get();
     sites_.push_back(std::make_unique<StreamSite>(context, before, write, read));
+    (b == begin ? first_parameters_ : block_parameters_.back()).end = context.parameters.size();
     if (b == end) break;
+    block_parameters_.push_back({context.parameters.size(), 0});
     const int64_t layer = static_cast<int64_t>(b / 2);
     if (b % 2 == 0) {
       blocks_.push_back(std::make_unique<Attention>(context, layer, plan.qkv_norm));
@@ -48,11 +50,12 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
       blocks_.push_back(std::make_unique<Mlp>(context, layer));
     }
   }
+  head_parameters_.begin = context.parameters.size();
   if (options.last) {
     head_.emplace(context, model.tied_embeddings() ? *embedding : DeclareHead(context));
   }
 
-  parameters_.end = context.parameters.size();
+  head_parameters_.end = parameters_.end = context.parameters.size();
 
   for (size_t s = 0; s < sites(); ++s) {
     site_begin_.push_back(layout_.size());
@@ -179,11 +182,27 @@ Tensor TransformerStage::OutputGradient(const Slot& slot, size_t block) const {
 void TransformerStage::Forward(int micro_batch, Slot& slot) {
   ScratchScope scope(*context_.scratch);
   saved_ = layout_.View(slot.saved, *context_.scratch);
+  UseValues(micro_batch, first_parameters_);
   if (embedding_) embedding_->Forward(tokens_.At(micro_batch), saved_[site_begin_[0] + kX]);
   sites_[0]->Forward({}, {}, SiteIn(slot, 0));
   const Tensor o = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
-  for (size_t b = 0; b < blocks(); ++b) RunBlock(slot, b, o);
+  for (size_t b = 0; b < blocks(); ++b) {
+    UseValues(micro_batch, block_parameters_[b]);
+    RunBlock(slot, b, o);
+  }
+  UseValues(micro_batch, head_parameters_);
   if (head_) RunHead(micro_batch, SiteIn(slot, blocks()).h);
+}
+
+// Micro-batches come in ascending order.
+void TransformerStage::UseValues(int micro_batch, Range parameters) const {
+  if (context_.observer == nullptr || micro_batch > 0) return;
+  context_.observer->ValuesNeeded(parameters);
+}
+
+void TransformerStage::FinishGradients(int micro_batch, Range parameters) const {
+  if (context_.observer == nullptr || micro_batch + 1 < tokens_.dim(0)) return;
+  context_.observer->GradientsReady(parameters);
 }
 
 // A block, and the site after it. scratch_o: memory for an output that is not kept.
@@ -232,6 +251,7 @@ void TransformerStage::RunHead(int micro_batch, Tensor h) {
     case Pass::kTraining:
       head_->LossAndGradient(h, targets_.At(micro_batch), sums_, options_.z_loss,
                              options_.gradient_scale);
+      FinishGradients(micro_batch, head_parameters_);
       return;
     case Pass::kEvaluation:
       head_->Loss(h, targets_.At(micro_batch), sums_);
@@ -268,7 +288,7 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
     region.LeaveBackward(d_o);
     Recompute(slot, b);
     blocks_[b]->BackwardInput(d_o, dh, BlockSaved(b));
-    if (options_.recompute != ParallelSpec::NONE) BackwardBlockWeight(slot, b);
+    if (options_.recompute != ParallelSpec::NONE) BackwardBlockWeight(micro_batch, slot, b);
     region.EnterBackward(dh);
     own_dh = region.Own(dh);
   }
@@ -279,6 +299,7 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
   } else if (streams.data() != slot.d_input.data()) {
     context_.device.Copy(slot.d_input, streams);
   }
+  FinishGradients(micro_batch, first_parameters_);
 }
 
 // Of a y that lives inside layers: zero before each layer's backward, and after it. Absent where no
@@ -304,16 +325,18 @@ void TransformerStage::BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy) 
 }
 
 // What is computed again does not last: then BackwardInput has done each block's already.
-void TransformerStage::BackwardWeight(int /*micro_batch*/, Slot& slot) {
+void TransformerStage::BackwardWeight(int micro_batch, Slot& slot) {
   if (options_.recompute != ParallelSpec::NONE) return;
   ScratchScope scope(*context_.scratch);
   saved_ = layout_.View(slot.saved, *context_.scratch);
-  for (size_t b = blocks(); b-- > 0;) BackwardBlockWeight(slot, b);
+  for (size_t b = blocks(); b-- > 0;) BackwardBlockWeight(micro_batch, slot, b);
 }
 
-void TransformerStage::BackwardBlockWeight(const Slot& slot, size_t block) {
+// The last to add to the gradients of the block and of the site after it.
+void TransformerStage::BackwardBlockWeight(int micro_batch, const Slot& slot, size_t block) {
   blocks_[block]->BackwardWeight(SiteIn(slot, block).h, OutputGradient(slot, block),
                                  BlockSaved(block));
+  FinishGradients(micro_batch, block_parameters_[block]);
 }
 
 }  // namespace twinstream

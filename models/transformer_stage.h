@@ -68,14 +68,21 @@ class TransformerStage final : public Stage {
   Tensor OutputGradient(const Slot& slot, size_t block) const;  // d_o of a block, full [N, C]
   // Of [S, n, C]; absent beyond the scheme's streams.
   Tensor Stream(Tensor streams, int stream) const;
+  // What the observer hears: before a part's values are used, and after its last gradient.
+  void UseValues(int micro_batch, Range parameters) const;
+  void FinishGradients(int micro_batch, Range parameters) const;
   void RunHead(int micro_batch, Tensor h);
-  void BackwardBlockWeight(const Slot& slot, size_t block);
+  void BackwardBlockWeight(int micro_batch, const Slot& slot, size_t block);
   Tensor InnerStreamGradient();  // [n, C], in scratch
   void BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy);
 
   ModelContext& context_;
   StageOptions options_;
   Range parameters_;
+  // The parts of parameters_, in this order: embedding and first site; each block with the site
+  // after it; a head of its own.
+  Range first_parameters_, head_parameters_;
+  std::vector<Range> block_parameters_;
   int streams_;
   std::vector<std::unique_ptr<StreamSite>> sites_;
   std::vector<std::unique_ptr<Layer>> blocks_;

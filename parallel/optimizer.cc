@@ -45,16 +45,28 @@ int64_t ExchangeElements(const ParameterSpec& spec) {
                   spec.sum_over_stages ? LocalShape(spec).elements() : 0);
 }
 
+// Values that are gathered in one operation, in the order in which the next forward needs them.
+constexpr int64_t kGatheredTogether = 1 << 20;  // bytes
+
+template <typename Shards, typename F>
+void ForEach(Shards& shards, Range range, F f) {
+  for (int64_t i = range.begin; i < range.end; ++i) f(shards[static_cast<size_t>(i)]);
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
-                     const ProcessGrid& grid, Device& device,
+                     CommunicationThread& communication, Device& device,
                      const std::vector<std::string>& model_parameters)
     : spec_(spec),
       shard_(shard),
-      grid_(grid),
+      communication_(communication),
       device_(device),
-      model_parameters_(static_cast<int64_t>(model_parameters.size())) {
+      model_parameters_(static_cast<int64_t>(model_parameters.size())),
+      reduce_(
+          [this](Range range) { ForEach(shards_, range, [this](Shard& s) { ReduceShard(s); }); }),
+      gather_(
+          [this](Range range) { ForEach(shards_, range, [this](Shard& s) { GatherShard(s); }); }) {
   absl::flat_hash_map<std::string, int64_t> index;
   for (size_t i = 0; i < model_parameters.size(); ++i)
     index[model_parameters[i]] = static_cast<int64_t>(i);
@@ -62,7 +74,7 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
     const auto found = index.find(parameter->spec.name);
     Check(found != index.end(), "%s is not a parameter of the model", parameter->spec.name);
     const int64_t rows = LocalShape(parameter->spec)[0];
-    Communicator& replicas = grid.In(parameter->spec.replicas);
+    Communicator& replicas = grid().In(parameter->spec.replicas);
     Shard part = {.parameter = parameter.get(),
                   .model_index = found->second,
                   .rows = SplitEvenly(rows, replicas.size(), replicas.rank()),
@@ -73,7 +85,10 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
     }
     shards_.push_back(std::move(part));
   }
+  communication_.Reserve(2 * parameters.size());  // a step's gathers and the next one's reductions
 }
+
+Optimizer::~Optimizer() { communication_.WaitForAll(); }
 
 int64_t Optimizer::state_bytes() const {
   int64_t bytes = 0;
@@ -112,23 +127,47 @@ void Optimizer::Materialize() {
   host_squares_.resize(static_cast<size_t>(model_parameters_));
 }
 
-void Optimizer::Reduce(Range parameters) {
-  ActivityScope doing("reduction of gradients");
+void Optimizer::StartReduce(Range parameters) {
+  Range run = {parameters.begin, parameters.begin};  // to be posted together
   for (int64_t i = parameters.begin; i < parameters.end; ++i) {
-    const Shard& shard = shards_[static_cast<size_t>(i)];
-    if (!shard.parameter->spec.sum_over_stages) ReduceShard(shard);
+    Shard& shard = shards_[static_cast<size_t>(i)];
+    if (!shard.reducing && !shard.parameter->spec.sum_over_stages) {
+      shard.reducing = true;
+      run.end = i + 1;
+      continue;
+    }
+    PostReduction(run);
+    run = {i + 1, i + 1};
+  }
+  PostReduction(run);
+}
+
+void Optimizer::StartReduceTied() {
+  for (int64_t i = 0; i < static_cast<int64_t>(shards_.size()); ++i) {
+    Shard& shard = shards_[static_cast<size_t>(i)];
+    if (!shard.parameter->spec.sum_over_stages) continue;
+    shard.reducing = true;
+    PostReduction({i, i + 1});
   }
 }
 
-void Optimizer::ReduceTied() {
-  ActivityScope doing("reduction of tied gradients");
-  for (const Shard& shard : shards_) {
-    if (shard.parameter->spec.sum_over_stages) ReduceShard(shard);
+bool Optimizer::Communicates(const Shard& shard) const {
+  const ParameterSpec& spec = shard.parameter->spec;
+  return shard.replicas->size() > 1 || spec.sum_over_stages ||
+         (spec.sum_over_tensor && grid().tensor().size() > 1);
+}
+
+void Optimizer::PostReduction(Range parameters) {
+  for (int64_t i = parameters.begin; i < parameters.end; ++i) {
+    if (!Communicates(shards_[static_cast<size_t>(i)])) continue;
+    communication_.Post("reduction of gradients", reduce_, parameters);
+    return;
   }
 }
 
 void Optimizer::ReduceShard(const Shard& shard) {
   const Parameter& parameter = *shard.parameter;
+  const ActivityScope doing(parameter.spec.name.c_str());
   if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
   if (parameter.spec.sum_over_stages) SumOverStages(parameter);
   if (shard_) {
@@ -143,7 +182,7 @@ void Optimizer::ReduceShard(const Shard& shard) {
 void Optimizer::SumOverTensor(const Parameter& parameter) {
   const ParameterSpec& spec = parameter.spec;
   if (spec.shared.extent.rank() == 0) {
-    grid_.tensor().AllReduce(parameter.gradient, Reduction::kSum);
+    grid().tensor().AllReduce(parameter.gradient, Reduction::kSum);
     return;
   }
   const Tensor shared = exchange_.Rows(0, spec.shared.elements()).Reshape(spec.shared.extent);
@@ -159,14 +198,14 @@ void Optimizer::SumOverTensor(const Parameter& parameter) {
   };
   device_.ops().Zero(shared);
   for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(place, own); });
-  grid_.tensor().AllReduce(shared, Reduction::kSum);
+  grid().tensor().AllReduce(shared, Reduction::kSum);
   for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(own, place); });
 }
 
 // First and last stage send each other their part; a + b = b + a bit for bit, so both copies stay
 // equal.
 void Optimizer::SumOverStages(const Parameter& parameter) {
-  Communicator& pipeline = grid_.pipeline();
+  Communicator& pipeline = grid().pipeline();
   const int peer = pipeline.rank() == 0 ? pipeline.size() - 1 : 0;
   const Tensor other =
       exchange_.Rows(0, parameter.gradient.elements()).Reshape(parameter.gradient.shape());
@@ -178,6 +217,12 @@ void Optimizer::SumOverStages(const Parameter& parameter) {
 
 double Optimizer::GradientNorm() {
   ActivityScope doing("gradient norm");
+  WaitForReductions();
+  for (Shard& shard : shards_) {
+    Check(shard.reducing, "the gradient of %s is asked for before its reduction",
+          shard.parameter->spec.name);
+    shard.reducing = false;
+  }
   std::fill(host_squares_.begin(), host_squares_.end(), 0.0);
   for (const Shard& shard : shards_) {
     for (const Tensor gradient : shard.counted) {
@@ -188,7 +233,7 @@ double Optimizer::GradientNorm() {
     }
   }
   device_.CopyIn(squares_, host_squares_.data());
-  grid_.world().AllReduce(squares_, Reduction::kSum);
+  grid().world().AllReduce(squares_, Reduction::kSum);
   device_.CopyOut(host_squares_.data(), squares_);
   double sum = 0;
   for (double square : host_squares_) sum += square;
@@ -209,21 +254,49 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
           static_cast<float>(1 - std::pow(spec_.beta2(), static_cast<double>(update))),
       .gradient_scale =
           clip > 0 ? static_cast<float>(std::min(1.0, clip / (gradient_norm + 1e-6))) : 1.0F};
-  for (const Shard& shard : shards_) {
+  Range run = {0, 0};  // updated, not yet posted
+  int64_t bytes = 0;   // of it
+  for (Shard& shard : shards_) {
     const Parameter& parameter = *shard.parameter;
     options.weight_decay = WeightDecayOf(spec_, parameter.spec.decay);
     const Range rows = shard.updated;
     device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
                         parameter.gradient.Rows(rows.begin, rows.end));
+    ++run.end;
+    bytes += IsGathered(shard) ? parameter.value.bytes() : 0;
+    const bool is_last = run.end == static_cast<int64_t>(shards_.size());
+    if (bytes == 0 || (bytes < kGatheredTogether && !is_last)) continue;
+    const CommunicationThread::Number number =
+        communication_.Post("gathering of values", gather_, run);
+    ForEach(shards_, run, [number](Shard& gathered) { gathered.gathered = number; });
+    run.begin = run.end;
+    bytes = 0;
   }
 }
 
-void Optimizer::GatherValues() {
-  if (!shard_) return;
-  ActivityScope doing("gather of parameters");
-  for (const Shard& shard : shards_) {
-    shard.replicas->AllGather(shard.parameter->value, shard.counts);
-  }
+bool Optimizer::IsGathered(const Shard& shard) const {
+  return shard_ && shard.replicas->size() > 1;
+}
+
+void Optimizer::GatherShard(const Shard& shard) {
+  if (!IsGathered(shard)) return;
+  const ActivityScope doing(shard.parameter->spec.name.c_str());
+  shard.replicas->AllGather(shard.parameter->value, shard.counts);
+}
+
+CommunicationThread::Number Optimizer::GatherOf(Range parameters) const {
+  CommunicationThread::Number last = 0;
+  ForEach(shards_, parameters, [&](const Shard& shard) { last = std::max(last, shard.gathered); });
+  return last;
+}
+
+bool Optimizer::HasValues(Range parameters) const {
+  return communication_.IsDone(GatherOf(parameters));
+}
+
+void Optimizer::WaitForValues(Range parameters) const {
+  const ActivityScope doing("gathering of values");
+  communication_.Wait(GatherOf(parameters));
 }
 
 // `moments` hold the rows `updated`; the part of them that this rank answers for.

@@ -1,6 +1,11 @@
 // Optimizer: AdamW on float32 master weights with global-norm clipping,
 // sharded over each parameter's replicas (ZeRO-1, arXiv 1910.02054): the rows of its local tensor
 // are split over them as evenly as they go; a rank may hold none.
+//
+// Sums over ranks and gathers of new values are posted to the communication thread, so they run
+// while the main thread computes: gradients are reduced block by block during the last
+// micro-batch's backward, values are gathered while the next forward begins. With or without that
+// thread the same sums are taken in the same order, to the last bit.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +13,8 @@
 #include <vector>
 
 #include "core/device.h"
+#include "parallel/communication_thread.h"
 #include "parallel/parameter_store.h"
-#include "parallel/process_grid.h"
 #include "proto/job.pb.h"
 
 namespace twinstream {
@@ -20,8 +25,9 @@ class Optimizer {
   // rank: the global norm is summed in this order. shard: false keeps all moments on every
   // replica. All arguments outlive this.
   Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
-            const ProcessGrid& grid, Device& device,
+            CommunicationThread& communication, Device& device,
             const std::vector<std::string>& model_parameters);
+  ~Optimizer();  // once all that it posted is done
 
   // Bytes that Materialize allocates on this rank.
   int64_t state_bytes() const;
@@ -29,21 +35,26 @@ class Optimizer {
   void Materialize();  // after ParameterStore::Materialize
 
   // Collectives of one step, in this order.
-  // First: makes the gradients of this rank's rows whole: sums over the tensor ranks where a
-  // parameter says so, and over the replicas. Sharded, other rows are unspecified afterwards.
-  // `parameters`: indices in the ParameterStore; the calls of one step cover each once. Leaves a
-  // tied embedding alone: the two stages that hold it are complete at different times.
-  void Reduce(Range parameters);
+  // First: starts to make the gradients of this rank's rows whole: sums over the tensor ranks where
+  // a parameter says so, and over the replicas. Sharded, other rows are unspecified afterwards.
+  // Nobody touches these gradients until GradientNorm returns. `parameters`: indices in the
+  // ParameterStore; those that were started in this step already are left out, and a tied
+  // embedding, since the two stages that hold it are complete at different times.
+  void StartReduce(Range parameters);
   // Then, once all stages are complete: the same for a tied embedding, summed over its two stages.
-  void ReduceTied();
+  void StartReduceTied();
+  // Waits for all that was started.
+  void WaitForReductions() const { communication_.WaitForAll(); }
   // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on
-  // every rank.
+  // every rank. All reductions were started.
   double GradientNorm();
   // Third: one update (1 is the first) of this rank's rows with clipping factor min(1, clip_norm /
-  // (norm + 1e-6)).
+  // (norm + 1e-6)). Starts to gather the values on every replica, in the order of the parameters.
   void Step(int64_t update, double learning_rate, double gradient_norm);
-  // Fourth: every replica has all values.
-  void GatherValues();
+  // Whether this rank has all values that the last Step gave to these parameters; and waiting for
+  // them.
+  bool HasValues(Range parameters) const;
+  void WaitForValues(Range parameters) const;
 
   // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
   // once over all ranks.
@@ -65,21 +76,31 @@ class Optimizer {
     std::vector<int64_t> counts;  // elements of every replica's part
     Tensor m, v;                  // of `updated`
     std::vector<Tensor> counted;  // gradients of `rows` that the norm counts on this rank
+    bool reducing = false;        // started in the step under way
+    CommunicationThread::Number gathered = 0;  // what brings the values of the last Step
   };
 
   static std::vector<Piece> GradientPiecesOf(const Shard& shard);
   std::vector<TensorSpec> BufferSpecs() const;
+  const ProcessGrid& grid() const { return communication_.grid(); }
+  CommunicationThread::Number GatherOf(Range parameters) const;
+  bool IsGathered(const Shard& shard) const;
+  bool Communicates(const Shard& shard) const;
+  void PostReduction(Range parameters);
   void ReduceShard(const Shard& shard);
+  void GatherShard(const Shard& shard);
   void SumOverTensor(const Parameter& parameter);
   void SumOverStages(const Parameter& parameter);
   Tensor OwnMoments(const Shard& shard, Tensor moments) const;
 
   const OptimizerSpec& spec_;
   bool shard_;
-  const ProcessGrid& grid_;
+  CommunicationThread& communication_;
   Device& device_;
   int64_t model_parameters_;
   std::vector<Shard> shards_;  // [index in the ParameterStore]
+  // What is posted.
+  const CommunicationThread::Operation reduce_, gather_;
   Storage state_, buffers_;
   Tensor exchange_;                   // largest tensor that two ranks add up outside its own memory
   Tensor squares_;                    // [model_parameters] f64

@@ -16,13 +16,13 @@ double SpanTotals::seconds(SpanKind kind) const {
 }
 
 TimeShares SharesOf(const SpanTotals& totals, Communicator& world) {
-  const double computing = totals.seconds(SpanKind::kForward) +
+  const double gather = totals.seconds(SpanKind::kParameterGather);  // within forwards
+  const double computing = totals.seconds(SpanKind::kForward) - gather +
                            totals.seconds(SpanKind::kInputGradient) +
                            totals.seconds(SpanKind::kWeightGradient);
   const double reduction = totals.seconds(SpanKind::kGradientReduction);
-  const double communication = totals.seconds(SpanKind::kSend) +
-                               totals.seconds(SpanKind::kReceive) + reduction +
-                               totals.seconds(SpanKind::kParameterGather);
+  const double communication =
+      totals.seconds(SpanKind::kSend) + totals.seconds(SpanKind::kReceive) + reduction + gather;
   const double all_computing = AllReduceValue(world, computing, Reduction::kSum);
   const double all_communication = AllReduceValue(world, communication, Reduction::kSum);
   const double steps = AllReduceValue(world, totals.seconds(SpanKind::kStep), Reduction::kSum);

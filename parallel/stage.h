@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/tensor.h"
+#include "parallel/box.h"
 
 namespace twinstream {
 
@@ -14,6 +15,19 @@ struct Slot {
   Tensor input, output;       // streams in, streams out
   Tensor d_output, d_input;   // their gradients
   std::vector<Tensor> saved;  // laid out by Stage::SavedSpecs
+};
+
+// Hears from a stage what concerns its parameters while it computes. Ranges: indices in the
+// ParameterStore.
+class StageObserver {
+ public:
+  virtual ~StageObserver() = default;
+  // Before a pass uses these values for the first time; returns when they are there.
+  virtual void ValuesNeeded(Range parameters) = 0;
+  // A training step will not touch these gradients any more: the last micro-batch has added its
+  // part. A stage may tell of each parameter once per step, or not at all: when it is through, all
+  // are complete.
+  virtual void GradientsReady(Range parameters) = 0;
 };
 
 class Stage {

@@ -19,6 +19,7 @@ const std::vector<std::string> kNames = {"embedding.weight", "up.weight", "out.w
 struct Layout {
   int tensor, data;
   bool shard;
+  Overlap overlap;
 };
 using Whole = std::map<std::string, std::vector<double>>;  // by name
 
@@ -152,20 +153,22 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
     const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
     ParameterStore store;
     for (const ParameterSpec& own : Specs(grid.tensor().rank(), layout.tensor)) store.Declare(own);
-    Optimizer optimizer(spec, layout.shard, store, grid, *device, kNames);
+    CommunicationThread communication(layout.overlap, grid.shape(), transport);
+    Optimizer optimizer(spec, layout.shard, store, communication, *device, kNames);
     store.Materialize(*device, Gradients::kAllocated);
     optimizer.Materialize();
     store.Initialize(*device, 1);
     Reference reference(spec, start);
     for (int update = 1; update <= kUpdates; ++update) {
       FillGradients(store, update, layout);
-      optimizer.Reduce({0, store.size()});
-      optimizer.ReduceTied();
+      optimizer.StartReduce({1, 3});  // as a stage tells of a block
+      optimizer.StartReduce({0, store.size()});
+      optimizer.StartReduceTied();
       const double norm = optimizer.GradientNorm();
       ASSERT_NEAR(norm, reference.Norm(update), 1e-6 * norm);
       optimizer.Step(update, kLearningRate, norm);
-      optimizer.GatherValues();
       reference.Step(update);
+      optimizer.WaitForValues({0, store.size()});
       for (const Piece& piece : store.ValuePieces()) {
         ExpectNear(piece, reference.weights(), layout);
       }
@@ -190,7 +193,11 @@ std::vector<Layout> Layouts() {
   std::vector<Layout> layouts;
   for (int tensor : {1, 2, 3}) {
     for (int data : {1, 2, 3, 6}) {  // 6 data ranks: more than some tensors have rows
-      for (bool shard : {false, true}) layouts.push_back({tensor, data, shard});
+      for (bool shard : {false, true}) {
+        for (Overlap overlap : {Overlap::kOff, Overlap::kOn}) {
+          layouts.push_back({tensor, data, shard, overlap});
+        }
+      }
     }
   }
   return layouts;
@@ -206,7 +213,7 @@ TEST(Optimizer, ClipsOnlyAboveTheLimitAndNotAtZero) {
     spec.set_clip_norm(clip);
     // Adam forgets a constant factor; a large eps lets it show.
     spec.set_eps(1);
-    ExpectReference(spec, {2, 2, true});
+    ExpectReference(spec, {2, 2, true, Overlap::kOn});
   }
 }
 
@@ -215,7 +222,7 @@ TEST(Optimizer, SparesTheEmbeddingFromDecayWhenAsked) {
   spec.set_weight_decay(5);
   for (bool decays : {false, true}) {
     spec.set_decay_embeddings(decays);
-    ExpectReference(spec, {2, 3, true});
+    ExpectReference(spec, {2, 3, true, Overlap::kOn});
   }
 }
 

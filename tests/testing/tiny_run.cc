@@ -53,10 +53,10 @@ void CompareReplicas(const Trainer& trainer, Boxes* boxes, RunRecord* record) {
 // One rank's part of RunSteps.
 class RankRun {
  public:
-  RankRun(const JobSpec& job, Transport& transport)
+  RankRun(const JobSpec& job, Transport& transport, Overlap overlap)
       : job_(job),
         device_(*MakeDevice("cpu", 0)),
-        trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport) {
+        trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport, overlap) {
     trainer_.Materialize();
   }
 
@@ -181,7 +181,7 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
   Boxes boxes;
   std::mutex mutex;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    RankRun run(job, transport);
+    RankRun run(job, transport, span.overlap);
     run.Begin(span.load);
     for (int64_t step = span.first; step <= span.last; ++step) {
       const StepResult result = run.Step(data.dataset(), step);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/token_dataset.h"
+#include "parallel/communication_thread.h"
 #include "proto/job.pb.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/whole_tensors.h"
@@ -48,6 +49,7 @@ struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first
   std::string load;             // step directory; empty: weights from the seed
   std::string save;             // checkpoint directory for the state after `last`; empty: not saved
+  Overlap overlap = Overlap::kOn;
 };
 
 struct RunRecord {
