@@ -303,7 +303,8 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   MoeRules(job, &problems);
   DataRules(job, &problems);
   LearningRateRules(job, &problems);
-  LayoutProblems(job, ranks, ranks > 0 || asked.parallel().data() > 0, &problems);
+  LayoutProblems(job, ranks, &problems);
+  if (ranks > 0 || asked.parallel().data() > 0) ExpertRankProblems(job.parallel(), &problems);
   TraceRules(job, &problems);
   SizeLimits(job, &problems);
   for (std::string& problem : TextProblems(asked)) problems.push_back(std::move(problem));

@@ -102,8 +102,7 @@ void RecomputeRules(const ParallelSpec& parallel, Problems* problems) {
   if (parallel.recompute() == ParallelSpec::NONE) return;
   Add(problems,
       "parallel.recompute = %s frees what parallel.schedule = ZERO_BUBBLE keeps for its late "
-      "weight "
-      "gradients; use recompute NONE, or schedule ONE_F_ONE_B or INTERLEAVED",
+      "weight gradients; use recompute NONE, or schedule ONE_F_ONE_B or INTERLEAVED",
       ParallelSpec::Recompute_Name(parallel.recompute()));
 }
 
@@ -128,14 +127,6 @@ void BatchRules(const JobSpec& job, Problems* problems) {
   }
 }
 
-void ExpertRanks(const ParallelSpec& parallel, Problems* problems) {
-  if (Divides(parallel.expert(), parallel.data())) return;
-  Add(problems,
-      "parallel.expert = %d does not divide parallel.data = %d; experts are spread over groups of "
-      "that many data ranks: set it to a divisor of parallel.data",
-      parallel.expert(), parallel.data());
-}
-
 }  // namespace
 
 bool HasVirtualStages(ParallelSpec::Schedule schedule) {
@@ -150,7 +141,7 @@ bool HasVirtualStages(ParallelSpec::Schedule schedule) {
   return false;
 }
 
-void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems) {
+void LayoutProblems(const JobSpec& job, int ranks, Problems* problems) {
   RankRules(job.parallel(), ranks, problems);
   TensorRules(job, problems);
   ContextRules(job, problems);
@@ -158,7 +149,14 @@ void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Proble
   PipelineRules(job, problems);
   RecomputeRules(job.parallel(), problems);
   BatchRules(job, problems);
-  if (data_ranks_known) ExpertRanks(job.parallel(), problems);
+}
+
+void ExpertRankProblems(const ParallelSpec& parallel, Problems* problems) {
+  if (Divides(parallel.expert(), parallel.data())) return;
+  Add(problems,
+      "parallel.expert = %d does not divide parallel.data = %d; experts are spread over groups of "
+      "that many data ranks: set it to a divisor of parallel.data",
+      parallel.expert(), parallel.data());
 }
 
 }  // namespace twinstream

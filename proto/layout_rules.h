@@ -10,8 +10,9 @@ namespace twinstream {
 // rather than one.
 bool HasVirtualStages(ParallelSpec::Schedule schedule);
 
-// job: resolved for `ranks` ranks (0: unknown). data_ranks_known: parallel.data was given or
-// follows from the ranks.
-void LayoutProblems(const JobSpec& job, int ranks, bool data_ranks_known, Problems* problems);
+// job: resolved for `ranks` ranks (0: unknown).
+void LayoutProblems(const JobSpec& job, int ranks, Problems* problems);
+// Only where the number of data ranks is known: it was given, or follows from the ranks.
+void ExpertRankProblems(const ParallelSpec& parallel, Problems* problems);
 
 }  // namespace twinstream
