@@ -209,9 +209,8 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   if (LostHostsGoUnnoticed(runtime.hosts())) {
     Say(runtime,
         "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "
-        "--mca "
-        "oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 --mca oob_tcp_keepalive_probes 3 "
-        "(docs/cluster.md)");
+        "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 "
+        "--mca oob_tcp_keepalive_probes 3 (docs/cluster.md)");
   }
   if (!start.point.fresh()) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,

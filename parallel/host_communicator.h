@@ -18,8 +18,8 @@ namespace twinstream {
 class HostCommunicator final : public Communicator {
  public:
   // ranks: world ranks of the members, in order, transport.rank() among them; the same on every
-  // member. Groups of one kind
-  // do not overlap; messages of different kinds never mix. `transport` outlives the communicator.
+  // member. Groups of one kind do not overlap; messages of different kinds never mix. `transport`
+  // outlives the communicator.
   HostCommunicator(Transport& transport, GridGroup group, std::vector<int> ranks);
 
   absl::string_view name() const override;

@@ -70,9 +70,10 @@ struct ScheduleReport {
   double bubble = 0;            // share of (time x ranks) not computing, with unit costs F = I = W
 };
 // Proves these rules; an error names rank, instruction and rule:
-//   placement    a rank runs its own stages, slots are not negative, edges of the model send
-//   nothing once         nothing runs twice dependency   inputs come first, within the rank
-//   ascending    a stage's F, and its W, run the micro-batches in ascending order
+//   placement    a rank runs its own stages, in slots from 0, and talks to neighbours that exist
+//   once         nothing runs twice
+//   dependency   inputs come first, within the rank
+//   ascending    a stage's F, its I and its W each run the micro-batches in ascending order
 //   exclusive    a slot belongs to one micro-batch from its first to its last instruction
 //   complete     every stage does everything for every micro-batch, or forward passes only
 //   fifo         messages of one kind between two ranks are received in the order they are sent
