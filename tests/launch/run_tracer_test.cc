@@ -1,10 +1,11 @@
 #include "launch/run_tracer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "core/file.h"
@@ -52,8 +53,10 @@ std::vector<std::string> NamesOf(const Program& program) {
   return names;
 }
 
-// Updates 1 .. `steps` of the tiny job with a tracer, on all ranks; each rank's program.
-std::vector<Program> Trace(const JobSpec& job, int64_t steps) {
+// Updates 1 .. `steps` of the tiny job with a tracer, on all ranks; each rank's program. Every rank
+// makes its tracer this much later than the rank before.
+std::vector<Program> Trace(const JobSpec& job, int64_t steps,
+                           std::chrono::milliseconds later = std::chrono::milliseconds(0)) {
   const int ranks = GridShape::From(job.parallel()).ranks();
   std::vector<Program> programs(static_cast<size_t>(ranks));
   RunRanks(ranks, [&](Transport& transport) {
@@ -62,6 +65,7 @@ std::vector<Program> Trace(const JobSpec& job, int64_t steps) {
     trainer.Materialize();
     trainer.InitializeWeights();
     const HostBatch batch = trainer.EmptyBatch();
+    std::this_thread::sleep_for(transport.rank() * later);
     RunTracer tracer(trainer, 1, job.train().steps());
     for (int64_t step = 1; step <= steps; ++step) {
       tracer.BeginStep(step);
@@ -122,14 +126,14 @@ TEST(RunTracer, TheTraceOfARunShowsTheOrderOfTheCheckedProgram) {
   }
 }
 
-// On one clock a message cannot be taken before it is handed over; threads leave a barrier almost
-// together.
+// On one clock a message cannot be taken before it is handed over. Threads leave a barrier within
+// 50 ms of each other; the tracers are further apart.
 TEST(RunTracer, AMessageIsReceivedAfterItWasSent) {
   const TemporaryDirectory directory;
   JobSpec job = OnLayout(TinyJob(), {.pipeline = 2});
   job.mutable_metrics()->set_directory(directory.path());
   job.mutable_metrics()->set_trace_steps("1");
-  Trace(job, 1);
+  Trace(job, 1, std::chrono::milliseconds(500));
   std::map<int, std::vector<Event>> events = EventsIn(directory.Path("trace.json"));
   std::map<std::string, double> sent;
   for (const Event& event : events[0]) sent[event.name] = event.begin;

@@ -37,6 +37,11 @@ TEST(CheckedCommunicator, CollectivesThatAgreeAreThoseOfTheOtherCommunicator) {
     values.assign(3, mine);
     world.Broadcast(Of(values), 2);
     EXPECT_EQ(values, std::vector<float>(3, 3));
+    std::vector<float> received(3);
+    values.assign(3, mine);
+    const std::vector<int64_t> begins = {0, 1, 2}, counts = {1, 1, 1};
+    world.AllToAll(Of(received), {begins, counts}, Of(values), {begins, counts});
+    EXPECT_EQ(received, std::vector<float>({1, 2, 3}));
     world.Barrier();
   });
 }

@@ -76,8 +76,8 @@ ChainResult RunChain(const PipelineShape& shape);
 void CheckPipeline(ParallelSpec::Schedule schedule, const PipelineShape& shape,
                    const ChainResult& expected, Transport& transport);
 
-// Calls CheckPipeline for every schedule of the enum, with 1 to 3 chunks where it has them, and
-// batches that the ranks divide and do not divide. `check` gets all but the transport.
+// Calls `check` for every schedule of the enum, with 1 to 3 chunks where it has them, and batches
+// that the ranks divide and do not divide.
 void ForEachPipeline(
     int ranks,
     absl::FunctionRef<void(ParallelSpec::Schedule schedule, const PipelineShape& shape)> check);
