@@ -6,13 +6,11 @@
 #include "gtest/gtest.h"
 #include "proto/job_rules.h"
 #include "tests/testing/golden_run.h"
+#include "tests/testing/run_checks.h"
 #include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
 namespace {
-
-// The project's promise for float32.
-constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kGradientLimit = 1e-4, kWeightLimit = 0.2;
 
 // The short version leaves out what says little more of context ranks: several microbatches, and
 // for all schemes but one more than 4 ranks.

@@ -9,34 +9,16 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "parallel/schedule.h"
+#include "tests/testing/run_checks.h"
 #include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
 namespace {
 
-// The project's promise for float32 on another layout; weights in learning rates, as Adam moves
-// elements without a gradient by whole learning rates.
-constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kWeightLimit = 0.2;
-constexpr double kLearningRate = 1e-2;
-
 JobSpec BatchOf30() {
   JobSpec job = TinyJob();
   job.mutable_train()->set_global_batch(30);
   return job;
-}
-
-void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
-  EXPECT_EQ(run.losses, reference.losses);
-  EXPECT_EQ(run.gradient_norms, reference.gradient_norms);
-  EXPECT_TRUE(run.state == reference.state) << "weights or moments differ";
-  EXPECT_EQ(run.unequal_replicas, 0);
-}
-
-void ExpectWithinRounding(const RunRecord& run, const RunRecord& reference) {
-  EXPECT_LE(LargestRelative(run.losses, reference.losses), kLossLimit);
-  EXPECT_LE(LargestRelative(run.gradient_norms, reference.gradient_norms), kNormLimit);
-  EXPECT_LE(LargestOfWeights(run.state, reference.state), kWeightLimit * kLearningRate);
-  EXPECT_EQ(run.unequal_replicas, 0);
 }
 
 // What the schedule's check promises: of the rank that holds most.

@@ -5,14 +5,10 @@
 
 #include "gtest/gtest.h"
 #include "tests/testing/golden_run.h"
-#include "tests/testing/tiny_run.h"
+#include "tests/testing/run_checks.h"
 
 namespace twinstream::testing {
 namespace {
-
-// The project's promise for float32.
-constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kGradientLimit = 1e-4, kWeightLimit = 0.2;
-constexpr double kLearningRate = 1e-2;
 
 class MoeLayoutTest : public ::testing::TestWithParam<std::string> {};
 

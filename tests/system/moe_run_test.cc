@@ -16,15 +16,13 @@
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/run_checks.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
 namespace {
 
-// The project's promise for float32 on another layout; weights in learning rates.
-constexpr double kLossLimit = 1e-5, kNormLimit = 1e-4, kGradientLimit = 1e-4, kWeightLimit = 0.2;
-constexpr double kLearningRate = 1e-2;
 constexpr int64_t kLayers = 2, kExperts = 12, kTopK = 3, kTokens = 12 * 16;
 
 // Two of TinyJob's layers; its 12 sequences in micro-batches of `together` over all data ranks.
@@ -35,20 +33,6 @@ JobSpec MoeJob(const Layout& layout, int64_t together) {
   job.mutable_model()->mutable_moe()->set_top_k(kTopK);
   job.mutable_train()->set_microbatch(together / layout.data);
   return OnLayout(job, layout);
-}
-
-void ExpectWithinRounding(const RunRecord& run, const RunRecord& reference) {
-  EXPECT_LE(LargestRelative(run.losses, reference.losses), kLossLimit);
-  EXPECT_LE(LargestRelative(run.gradient_norms, reference.gradient_norms), kNormLimit);
-  EXPECT_LE(LargestOfWeights(run.state, reference.state), kWeightLimit * kLearningRate);
-  EXPECT_EQ(run.unequal_replicas, 0);
-}
-
-void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
-  EXPECT_EQ(run.losses, reference.losses);
-  EXPECT_EQ(run.gradient_norms, reference.gradient_norms);
-  EXPECT_TRUE(run.state == reference.state) << "weights or moments differ";
-  EXPECT_EQ(run.unequal_replicas, 0);
 }
 
 TEST(MoeRunTest, LayoutsEqualOneRankThatAccumulatesTheSameMicroBatches) {
@@ -266,7 +250,7 @@ TEST(MoeRunTest, TheJobOf15BillionParametersIsValidAndASmallOneOfItsShapeTrains)
   model.set_ffn(20);
   model.set_vocabulary(67);
   model.set_sequence(16);
-  small.mutable_optimizer()->set_peak_lr(kLearningRate);
+  small.mutable_optimizer()->set_peak_lr(1e-2);
   small.mutable_optimizer()->set_warmup_steps(2);
   small.mutable_train()->set_steps(20);
   small.mutable_train()->set_global_batch(8);
