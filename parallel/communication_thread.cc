@@ -1,5 +1,6 @@
 #include "parallel/communication_thread.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "core/check.h"
@@ -8,9 +9,9 @@
 namespace twinstream {
 namespace {
 
-// Between two looks at the main thread's messages. Long enough to cost little where ranks share
-// cores, short enough for a socket's buffer never to run dry.
-constexpr std::chrono::microseconds kBetweenLooks(100);
+// Between two looks at messages under way. Each look takes the core from the main thread for a few
+// microseconds, so while nothing new is left under way they become rarer.
+constexpr std::chrono::microseconds kFirstLook(50), kLastLook(800);
 
 }  // namespace
 
@@ -65,6 +66,7 @@ void CommunicationThread::Wait(Number number) {
 void CommunicationThread::KeepMoving() {
   if (!thread_) return;
   const std::lock_guard lock(mutex_);
+  next_look_ = kFirstLook;
   if (moving_) return;
   moving_ = true;
   wake_.notify_one();
@@ -105,7 +107,8 @@ void CommunicationThread::MoveMessages(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   if (!under_way) return;
   moving_ = true;
-  wake_.wait_for(lock, kBetweenLooks, [this] { return done_ < posted_ || closing_; });
+  next_look_ = std::min(2 * next_look_, kLastLook);
+  wake_.wait_for(lock, next_look_, [this] { return done_ < posted_ || closing_; });
 }
 
 }  // namespace twinstream

@@ -18,6 +18,7 @@
 // that precede in that order.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -86,6 +87,7 @@ class CommunicationThread {
   Number done_ = 0;
   bool moving_ = false;  // messages of the main thread may be under way
   bool closing_ = false;
+  std::chrono::microseconds next_look_{0};  // at messages under way
 
   std::optional<std::thread> thread_;  // last: runs as soon as it is there
 };

@@ -90,7 +90,7 @@ TEST(Verification, ADroppedMessageIsCaughtAndNamed) {
 TEST(Verification, ADroppedGradientNamesItsTensor) {
   const JobSpec job = OnLayout(TinyJob(), {.data = 2});
   const std::vector<std::string> outside = RowsOutside(job, {"reduce-scatter over replicas", 0, 0});
-  EXPECT_THAT(outside, Contains("worst parameter gradient: embedding.weight"));
+  EXPECT_THAT(outside, Contains("worst parameter gradient: head.weight"));
 }
 
 }  // namespace
