@@ -30,6 +30,18 @@ Storage::~Storage() {
   if (data_ != nullptr) device_->Free(data_, bytes_);
 }
 
+void CopyInRounded(Device& device, Tensor to, absl::Span<const float> values) {
+  Check(static_cast<int64_t>(values.size()) == to.elements(), "%d values for a tensor %s",
+        values.size(), to.shape());
+  if (to.dtype() == DType::kF32) return device.CopyIn(to, values.data());
+  Check(to.dtype() == DType::kBF16, "values of %s are neither float32 nor bf16",
+        NameOf(to.dtype()));
+  std::vector<BFloat16> rounded(values.size());
+  for (size_t i = 0; i < values.size(); ++i) rounded[i] = values[i];
+  device.CopyIn(to, rounded.data());
+  device.Synchronize();  // `rounded` goes away
+}
+
 int64_t BytesFor(absl::Span<const TensorSpec> specs) {
   int64_t bytes = 0;
   for (const TensorSpec& spec : specs) bytes += Aligned(spec.bytes());

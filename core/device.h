@@ -53,6 +53,9 @@ class Storage {
   int64_t bytes_ = 0;
 };
 
+// to <- the values, to.elements() of them: float32, or bf16 to nearest.
+void CopyInRounded(Device& device, Tensor to, absl::Span<const float> values);
+
 // Bytes that TensorsIn needs for these specs: each tensor aligned to 64 bytes.
 int64_t BytesFor(absl::Span<const TensorSpec> specs);
 // Tensors for the specs, one after another, in memory of at least BytesFor(specs) bytes.

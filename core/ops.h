@@ -1,8 +1,12 @@
 // Ops: every mathematical operation of the project, on one device. Letters: N rows (tokens), C
 // width of a residual stream, B batch, T sequence, H query heads, K key/value heads, D head_dim, F
-// ffn, V vocabulary. Tensors are contiguous and float32 unless a comment says otherwise; outputs
-// may not overlap inputs unless a comment allows it. Errors of shape are programmers' errors:
-// Check.
+// ffn, V vocabulary. Tensors are contiguous; outputs may not overlap inputs unless a comment allows
+// it. Errors of shape are programmers' errors: Check.
+// Activations (streams, h, o, qkv, q, k, v, up, embedded tokens, attention's out) and their
+// gradients are float32 or, all of an operation's, bf16. So are the operands and the result of a
+// product, each for itself. All else is float32 unless a comment says otherwise: weights of norms,
+// gradients of weights, scales, logits and statistics; and so is all arithmetic: a bf16 result is
+// rounded once, to nearest.
 #pragma once
 
 #include <cstdint>
@@ -136,6 +140,11 @@ struct RouterLossScales {
   float load_balance = 0, router_z = 0;
 };
 
+// Factors in the gradient of a token's loss: of logsumexp^2, and of everything.
+struct TokenLossScales {
+  float z_loss = 0, total = 1;
+};
+
 struct AdamWOptions {
   float learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^updates
@@ -155,7 +164,7 @@ class Ops {
 
   // Head norms, then rotary embedding (element j of the first half of a head against j of the
   // second, v not rotated), then head-major layout, in one pass. Backward: t.q, t.k, t.v hold
-  // gradients [B, H|K, T, D] and are overwritten; dqkv is written and may be the same memory as
+  // gradients [B, H|K, T, D]; dqkv is written and may be the same memory as
   // t.qkv; the norm gradients [D] are accumulated (absent where the norm is).
   virtual void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const = 0;
   virtual void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
@@ -226,20 +235,22 @@ class Ops {
   //    lse - target logit, and lse^2.
   virtual void MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered,
                                     Tensor targets) const = 0;
-  // 3. In place: logits <- scale * (softmax * (1 + 2 z_loss lse) - onehot(target)); 0 where target
-  // < 0.
-  virtual void LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
-                             float scale) const = 0;
+  // 3. gradient, like logits [N, columns] in shape but an activation in dtype:
+  //    total * (softmax * (1 + 2 z_loss lse) - onehot(target)); 0 where target < 0.
+  // May be the same memory as logits when it is float32.
+  virtual void LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
+                             int64_t begin, TokenLossScales scales) const = 0;
 
   // AdamW in PyTorch's order: weight, m, v in place; same element count, any
-  // shapes.
+  // shapes. rounded: bf16, written: the new weight; absent where nobody computes in bf16.
   virtual void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
-                     Tensor gradient) const = 0;
+                     Tensor gradient, Tensor rounded) const = 0;
 
   // sum: [1] f64 <- sum of squares, the same bits on any number of threads.
   virtual void SumOfSquares(Tensor sum, Tensor values) const = 0;
 
-  virtual void Add(Tensor out, Tensor a) const = 0;        // out += a
+  virtual void Add(Tensor out, Tensor a) const = 0;        // out += a; of one dtype
+  virtual void Cast(Tensor out, Tensor in) const = 0;      // out = in: float32 or bf16, to nearest
   virtual void Scale(Tensor out, float factor) const = 0;  // out *= factor
   virtual void Zero(Tensor out) const = 0;                 // any dtype
 };

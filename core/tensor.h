@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/bfloat16.h"
 #include "core/check.h"
 
 namespace twinstream {
@@ -18,10 +19,6 @@ enum class DType { kF32, kBF16, kF64, kI32 };
 
 int64_t SizeOf(DType dtype);            // bytes per element
 absl::string_view NameOf(DType dtype);  // safetensors' name: F32, BF16, F64, I32
-
-struct BFloat16 {
-  uint16_t bits;
-};
 
 template <typename T>
 struct DTypeOf;

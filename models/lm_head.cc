@@ -68,7 +68,8 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
     ScratchScope scope(*context_.scratch);
     const Tensor rows = h.Rows(begin, end), row_targets = targets.Rows(begin, end);
     const Block block = ForwardBlock(rows, row_targets, sums);
-    ops.LogitGradient(block.logits, row_targets, block.lse, first_row(), z_loss, gradient_scale);
+    ops.LogitGradient(block.logits, block.logits, row_targets, block.lse, first_row(),
+                      {.z_loss = z_loss, .total = gradient_scale});
     ops.Matmul(weight_.gradient, block.logits, rows, {.transpose_a = true, .accumulate = true});
     ops.Matmul(rows, block.logits, weight_.value, {});
   }

@@ -261,7 +261,7 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
     options.weight_decay = WeightDecayOf(spec_, parameter.spec.decay);
     const Range rows = shard.updated;
     device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
-                        parameter.gradient.Rows(rows.begin, rows.end));
+                        parameter.gradient.Rows(rows.begin, rows.end), {});
     ++run.end;
     bytes += IsGathered(shard) ? parameter.value.bytes() : 0;
     const bool is_last = run.end == static_cast<int64_t>(shards_.size());

@@ -1,4 +1,5 @@
 // SwiGLU on the CPU: one pass over memory.
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
@@ -18,43 +19,57 @@ int64_t CheckedWidth(Tensor half, Tensor up) {
   return F;
 }
 
-}  // namespace
-
-void CpuOps::SwiGluForward(Tensor out, Tensor up) const {
-  const int64_t F = CheckedWidth(out, up);
-  float* const out_data = out.As<float>();
-  const float* const up_data = up.As<float>();
+template <class T>
+void Forward(Tensor out, Tensor up, int64_t F) {
+  T* const out_data = out.As<T>();
+  const T* const up_data = up.As<T>();
   ParallelRows(out.dim(0), GrainFor(kWorkPerElement * F), [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      float* const o = out_data + n * F;
-      const float* const value = up_data + n * 2 * F;
-      const float* const gate = value + F;
-      VectorLoop(F, [=](int64_t j) { o[j] = gate[j] * Sigmoid(gate[j]) * value[j]; });
+      T* const o = out_data + n * F;
+      const T* const value = up_data + n * 2 * F;
+      const T* const gate = value + F;
+      VectorLoop(F, [=](int64_t j) {
+        const float v = value[j], g = gate[j];
+        o[j] = g * Sigmoid(g) * v;
+      });
     }
   });
 }
 
 // With s = sigmoid(gate):  dvalue = dout gate s,  dgate = dout value s (1 + gate (1 - s)).
-void CpuOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
-  const int64_t F = CheckedWidth(dout, up);
-  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape(), up.shape());
-  float* const dup_data = dup.As<float>();
-  const float* const dout_data = dout.As<float>();
-  const float* const up_data = up.As<float>();
+template <class T>
+void Backward(Tensor dup, Tensor dout, Tensor up, int64_t F) {
+  T* const dup_data = dup.As<T>();
+  const T* const dout_data = dout.As<T>();
+  const T* const up_data = up.As<T>();
   ParallelRows(dout.dim(0), GrainFor(kWorkPerElement * F), [=](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const float* const d = dout_data + n * F;
-      const float* const value = up_data + n * 2 * F;
-      const float* const gate = value + F;
-      float* const dvalue = dup_data + n * 2 * F;
-      float* const dgate = dvalue + F;
+      const T* const dout_row = dout_data + n * F;
+      const T* const value = up_data + n * 2 * F;
+      const T* const gate = value + F;
+      T* const dvalue = dup_data + n * 2 * F;
+      T* const dgate = dvalue + F;
       VectorLoop(F, [=](int64_t j) {
-        const float v = value[j], g = gate[j], s = Sigmoid(g);
-        dvalue[j] = d[j] * g * s;
-        dgate[j] = d[j] * v * s * (1 + g * (1 - s));
+        const float d = dout_row[j], v = value[j], g = gate[j], s = Sigmoid(g);
+        dvalue[j] = d * g * s;
+        dgate[j] = d * v * s * (1 + g * (1 - s));
       });
     }
   });
+}
+
+}  // namespace
+
+void CpuOps::SwiGluForward(Tensor out, Tensor up) const {
+  const int64_t F = CheckedWidth(out, up);
+  WithActivationType(out.dtype(), [=]<class T>(std::type_identity<T>) { Forward<T>(out, up, F); });
+}
+
+void CpuOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
+  const int64_t F = CheckedWidth(dout, up);
+  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape(), up.shape());
+  WithActivationType(dout.dtype(),
+                     [=]<class T>(std::type_identity<T>) { Backward<T>(dup, dout, up, F); });
 }
 
 }  // namespace twinstream

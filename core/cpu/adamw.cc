@@ -1,4 +1,5 @@
-// AdamW on the CPU: one pass that reads weight, m, v and gradient and writes weight, m and v.
+// AdamW on the CPU: one pass that reads weight, m, v and gradient and writes weight, m and v, and
+// the weight's rounded copy where there is one.
 #include <cmath>
 
 #include "core/cpu/ops.h"
@@ -6,15 +7,22 @@
 #include "core/cpu/vector_math.h"
 
 namespace twinstream {
+namespace {
+
+// What one update does with the weight that it has computed.
+struct NoCopy {
+  void operator()(int64_t /*i*/, float /*weight*/) const {}
+};
+struct RoundedCopy {
+  BFloat16* to;
+  void operator()(int64_t i, float weight) const { to[i] = weight; }
+};
 
 //   g = gradient_scale gradient,  m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
 //   w <- w (1 - lr wd) - lr (m / correction1) / (sqrt(v / correction2) + eps)
-void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
-                   Tensor gradient) const {
-  const int64_t elements = weight.elements();
-  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements,
-        "AdamW of weight %s, m %s, v %s, gradient %s", weight.shape(), m.shape(), v.shape(),
-        gradient.shape());
+template <class Copy>
+void Update(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
+            Copy copy) {
   const double rate = options.learning_rate;
   const float decay = static_cast<float>(1 - rate * options.weight_decay);
   const float step = static_cast<float>(rate / options.bias_correction1);
@@ -25,7 +33,7 @@ void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor 
   float *const weights = weight.As<float>(), *const first = m.As<float>(),
                *const second = v.As<float>();
   const float* const gradients = gradient.As<float>();
-  ParallelRows(elements, GrainFor(4), [=](int64_t begin, int64_t end) {
+  ParallelRows(weight.elements(), GrainFor(4), [=](int64_t begin, int64_t end) {
     VectorLoop(end - begin, [=](int64_t k) {
       const int64_t i = begin + k;
       const float g = scale * gradients[i];
@@ -33,9 +41,27 @@ void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor 
       const float v_new = beta2 * second[i] + (1 - beta2) * g * g;
       first[i] = m_new;
       second[i] = v_new;
-      weights[i] = weights[i] * decay - step * m_new / (std::sqrt(v_new) * root + eps);
+      const float w = weights[i] * decay - step * m_new / (std::sqrt(v_new) * root + eps);
+      weights[i] = w;
+      copy(i, w);
     });
   });
+}
+
+}  // namespace
+
+void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
+                   Tensor rounded) const {
+  const int64_t elements = weight.elements();
+  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements &&
+            (!rounded || rounded.elements() == elements),
+        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", weight.shape(), m.shape(),
+        v.shape(), gradient.shape(), rounded.shape());
+  if (rounded) {
+    Update(options, weight, m, v, gradient, RoundedCopy{rounded.As<BFloat16>()});
+  } else {
+    Update(options, weight, m, v, gradient, NoCopy());
+  }
 }
 
 }  // namespace twinstream

@@ -7,8 +7,8 @@
 //   dk = dS' q / sqrt(D)
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
@@ -60,43 +60,43 @@ Tensor Matrix(float* data, int64_t rows, int64_t columns) {
   return Tensor(reinterpret_cast<std::byte*>(data), DType::kF32, Shape{rows, columns});
 }
 
-// This thread's temporaries; grown at the first step, the same memory afterwards.
-float* ThreadScratch(int64_t floats) {
-  thread_local std::vector<float> memory;
-  if (memory.size() < static_cast<size_t>(floats)) memory.resize(static_cast<size_t>(floats));
-  return memory.data();
-}
-
 // q, k, v or a gradient of them: [B, count, T, D].
 struct HeadMajor {
-  float* data;
-  int64_t count, T, D;
+  Tensor data;  // [B count T, D]
+  int64_t count, T;
 
   HeadMajor(Tensor tensor, const AttentionShape& shape, int64_t count_in)
-      : data(tensor.As<float>()), count(count_in), T(shape.sequence), D(shape.head_dim) {
+      : count(count_in), T(shape.sequence) {
+    const int64_t D = shape.head_dim;
     Check(tensor.elements() == shape.batch * count * T * D, "heads %s for [%d, %d, %d, %d]",
           tensor.shape(), shape.batch, count, T, D);
+    data = tensor.Reshape({shape.batch * count * T, D});
+  }
+  // Head (b, i): [T, D].
+  Tensor Head(int64_t b, int64_t i) const {
+    return data.Rows((b * count + i) * T, (b * count + i + 1) * T);
   }
   // A block's query rows, or the keys that they see, of head (b, i): [rows, D].
   Tensor Queries(int64_t b, int64_t i, const Block& block) const {
-    return Matrix(data + ((b * count + i) * T + block.begin) * D, block.rows(), D);
+    return Head(b, i).Rows(block.begin, block.end);
   }
   Tensor Keys(int64_t b, int64_t i, const Block& block) const {
-    return Matrix(data + ((b * count + i) * T + block.key_begin) * D, block.keys(), D);
+    return Head(b, i).Rows(block.key_begin, block.key_end);
   }
 };
 
 // out or its gradient: [B*T, H*D].
+template <class A>
 struct TokenMajor {
-  float* data;
+  A* data;
   int64_t T, H, D;
 
   TokenMajor(Tensor tensor, const AttentionShape& shape)
-      : data(tensor.As<float>()), T(shape.sequence), H(shape.heads), D(shape.head_dim) {
+      : data(tensor.As<A>()), T(shape.sequence), H(shape.heads), D(shape.head_dim) {
     Check(tensor.elements() == shape.rows() * H * D, "heads %s for [%d, %d]", tensor.shape(),
           shape.rows(), H * D);
   }
-  float* Row(int64_t b, int64_t t, int64_t h) const { return data + ((b * T + t) * H + h) * D; }
+  A* Row(int64_t b, int64_t t, int64_t h) const { return data + ((b * T + t) * H + h) * D; }
 };
 
 float ScoreScale(const AttentionShape& shape) {
@@ -145,18 +145,20 @@ void SoftmaxRowsBackward(const Block& block, float scale, const float* lse, cons
 }
 
 // One block's dO, contiguous: [rows, D]; delta[i] = sum of dO . O of row i.
-void GatherGradient(const Block& block, int64_t b, int64_t h, const TokenMajor& dout,
-                    const TokenMajor& out, float* gathered, float* delta) {
+template <class A>
+void GatherGradient(const Block& block, int64_t b, int64_t h, const TokenMajor<A>& dout,
+                    const TokenMajor<A>& out, float* gathered, float* delta) {
   const int64_t D = dout.D;
   for (int64_t i = 0; i < block.rows(); ++i) {
-    const float* from = dout.Row(b, block.begin + i, h);
-    const float* o = out.Row(b, block.begin + i, h);
+    const A* from = dout.Row(b, block.begin + i, h);
+    const A* o = out.Row(b, block.begin + i, h);
     float* to = gathered + i * D;
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t d = 0; d < D; ++d) {
-      to[d] = from[d];
-      sum += from[d] * o[d];
+      const float gradient = from[d];
+      to[d] = gradient;
+      sum += gradient * o[d];
     }
     delta[i] = sum;
   }
@@ -164,8 +166,8 @@ void GatherGradient(const Block& block, int64_t b, int64_t h, const TokenMajor& 
 
 // One row's softmax (part / its sum) v over further keys, and their log-sum-exp, taken into the
 // row's result over earlier keys.
-void MergeRow(int64_t D, const float* part, float inverse_sum, float part_lse, float* out,
-              float* lse) {
+template <class A>
+void MergeRow(int64_t D, const float* part, float inverse_sum, float part_lse, A* out, float* lse) {
   const float largest = std::max(*lse, part_lse);
   const float merged = largest + std::log(std::exp(*lse - largest) + std::exp(part_lse - largest));
   const float earlier = std::exp(*lse - merged),
@@ -175,21 +177,24 @@ void MergeRow(int64_t D, const float* part, float inverse_sum, float part_lse, f
   *lse = merged;
 }
 
+// Activations are of type A; scores, their gradients and all sums are float32.
+template <class A>
 void Forward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor out,
              Tensor lse, Tensor q, Tensor k, Tensor v) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
   const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
-  const TokenMajor outputs(out, shape);
+  const TokenMajor<A> outputs(out, shape);
   float* lse_rows = lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
   const int64_t blocks = area.blocks();
   // Neighbouring items are blocks of one head: a thread's range shares keys and values in cache.
   ParallelRows(shape.batch * H * blocks, 1, [&](int64_t begin, int64_t end) {
-    float* scores = ThreadScratch(kBlockRows * (area.keys() + D + 2));  // [rows, keys]
-    float* product = scores + kBlockRows * area.keys();                 // [rows, D]
-    float* inverse_sum = product + kBlockRows * D;                      // [rows]
-    float* block_lse = inverse_sum + kBlockRows;                        // [rows]
+    float* scores =
+        ThreadScratch<AttentionShape>(kBlockRows * (area.keys() + D + 2));  // [rows, keys]
+    float* product = scores + kBlockRows * area.keys();                     // [rows, D]
+    float* inverse_sum = product + kBlockRows * D;                          // [rows]
+    float* block_lse = inverse_sum + kBlockRows;                            // [rows]
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / blocks / H, h = item / blocks % H, kv = h / (H / K);
       const Block block = area.At(item % blocks);
@@ -199,19 +204,36 @@ void Forward(const CpuOps& ops, const AttentionShape& shape, const Area& area, T
       SoftmaxRows(block, scale, scores, inverse_sum, block_lse);
       ops.Matmul(Matrix(product, block.rows(), D), score_block, values.Keys(b, kv, block), {});
       for (int64_t i = 0; i < block.rows(); ++i) {
-        float* to = outputs.Row(b, block.begin + i, h);
+        A* to = outputs.Row(b, block.begin + i, h);
         float* to_lse = lse_rows + (b * H + h) * T + block.begin + i;
         if (area.form == Form::kRectangle) {
           MergeRow(D, product + i * D, inverse_sum[i], block_lse[i], to, to_lse);
           continue;
         }
-        for (int64_t d = 0; d < D; ++d) to[d] = product[i * D + d] * inverse_sum[i];
+        VectorLoop(D, [to, from = product + i * D, factor = inverse_sum[i]](int64_t d) {
+          to[d] = from[d] * factor;
+        });
         *to_lse = block_lse[i];
       }
     }
   });
 }
 
+// What the backward of one key/value head sums up, float32 [T, D] each: the gradients themselves,
+// or `memory` for them until they are rounded.
+struct KeyGradients {
+  KeyGradients(Tensor dk_in, Tensor dv_in, float* memory) : dk(dk_in), dv(dv_in) {
+    if (dk.dtype() == DType::kF32) return;
+    dk = Matrix(memory, dk_in.dim(0), dk_in.dim(1));
+    dv = Matrix(memory + dk_in.elements(), dv_in.dim(0), dv_in.dim(1));
+  }
+  Tensor Of(Tensor sums, const Block& block) const {
+    return sums.Rows(block.key_begin, block.key_end);
+  }
+  Tensor dk, dv;
+};
+
+template <class A>
 void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor dq,
               Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
               Tensor v) {
@@ -219,7 +241,7 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, 
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
   const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
   const HeadMajor dqueries(dq, shape, H), dkeys(dk, shape, K), dvalues(dv, shape, K);
-  const TokenMajor outputs(out, shape), doutputs(dout, shape);
+  const TokenMajor<A> outputs(out, shape), doutputs(dout, shape);
   const float* lse_rows = lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
   const bool rectangle = area.form == Form::kRectangle;
@@ -228,10 +250,18 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, 
   // Blocks come last to first: a triangle's first one taken covers all keys, so it writes instead
   // of adding.
   const auto group = [&](int64_t b, int64_t kv) {
-    float* scores = ThreadScratch(kBlockRows * (2 * area.keys() + D + 1));  // [rows, keys]
-    float* dscores = scores + kBlockRows * area.keys();                     // [rows, keys]
-    float* do_rows = dscores + kBlockRows * area.keys();                    // [rows, D]
-    float* delta = do_rows + kBlockRows * D;                                // [rows]
+    float* scores = ThreadScratch<AttentionShape>(kBlockRows * (2 * area.keys() + D + 1) +
+                                                  2 * T * D);  // [rows, keys]
+    float* dscores = scores + kBlockRows * area.keys();        // [rows, keys]
+    float* do_rows = dscores + kBlockRows * area.keys();       // [rows, D]
+    float* delta = do_rows + kBlockRows * D;                   // [rows]
+    const Tensor dk_rows = dkeys.Head(b, kv), dv_rows = dvalues.Head(b, kv);
+    const KeyGradients sums(dk_rows, dv_rows, delta + kBlockRows);
+    const bool rounds = sums.dk.data() != dk_rows.data();
+    if (rounds && rectangle) {  // what the sums are added to
+      ops.Cast(sums.dk, dk_rows);
+      ops.Cast(sums.dv, dv_rows);
+    }
     const int64_t first_head = kv * (H / K);
     for (int64_t h = first_head; h < first_head + H / K; ++h) {
       for (int64_t i = area.blocks() - 1; i >= 0; --i) {
@@ -247,13 +277,16 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, 
         ops.Matmul(ds_block, do_block, values.Keys(b, kv, block), {.transpose_b = true});
         SoftmaxRowsBackward(block, scale, lse_rows + (b * H + h) * T + block.begin, delta, scores,
                             dscores);
-        ops.Matmul(dvalues.Keys(b, kv, block), s_block, do_block,
+        ops.Matmul(sums.Of(sums.dv, block), s_block, do_block,
                    {.transpose_a = true, .accumulate = add});
         ops.Matmul(dqueries.Queries(b, h, block), ds_block, k_block, {.accumulate = rectangle});
-        ops.Matmul(dkeys.Keys(b, kv, block), ds_block, q_block,
+        ops.Matmul(sums.Of(sums.dk, block), ds_block, q_block,
                    {.transpose_a = true, .accumulate = add});
       }
     }
+    if (!rounds) return;
+    ops.Cast(dk_rows, sums.dk);
+    ops.Cast(dv_rows, sums.dv);
   };
   ParallelRows(shape.batch * K, 1, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) group(pair / K, pair % K);
@@ -264,26 +297,34 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, 
 
 void CpuOps::AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
                               Tensor k, Tensor v) const {
-  Forward(*this, shape, Area::Triangle(shape.sequence), out, lse, q, k, v);
+  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Forward<A>(*this, shape, Area::Triangle(shape.sequence), out, lse, q, k, v);
+  });
 }
 
 void CpuOps::AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
                                Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
                                Tensor v) const {
-  Backward(*this, shape, Area::Triangle(shape.sequence), dq, dk, dv, dout, out, lse, q, k, v);
+  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Backward<A>(*this, shape, Area::Triangle(shape.sequence), dq, dk, dv, dout, out, lse, q, k, v);
+  });
 }
 
 void CpuOps::AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
                                    Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const {
-  Forward(*this, shape, Area::Rectangle(rectangle, shape.sequence), out, lse, q, k, v);
+  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Forward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), out, lse, q, k, v);
+  });
 }
 
 void CpuOps::AttentionMergeBackward(const AttentionShape& shape,
                                     const AttentionRectangle& rectangle, Tensor dq, Tensor dk,
                                     Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
                                     Tensor k, Tensor v) const {
-  Backward(*this, shape, Area::Rectangle(rectangle, shape.sequence), dq, dk, dv, dout, out, lse, q,
-           k, v);
+  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Backward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), dq, dk, dv, dout, out,
+                lse, q, k, v);
+  });
 }
 
 }  // namespace twinstream

@@ -3,19 +3,48 @@
 #include <cstring>
 #include <vector>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 
 namespace twinstream {
 
-void CpuOps::Add(Tensor out, Tensor a) const {
-  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape(), a.shape());
-  float* const to = out.As<float>();
-  const float* const from = a.As<float>();
+namespace {
+
+template <class T>
+void AddAs(Tensor out, Tensor a) {
+  T* const to = out.As<T>();
+  const T* const from = a.As<T>();
   ParallelRows(out.elements(), GrainFor(1), [=](int64_t begin, int64_t end) {
     VectorLoop(end - begin,
-               [to = to + begin, from = from + begin](int64_t i) { to[i] += from[i]; });
+               [to = to + begin, from = from + begin](int64_t i) { to[i] = to[i] + from[i]; });
+  });
+}
+
+template <class To, class From>
+void CastAs(Tensor out, Tensor in) {
+  To* const to = out.As<To>();
+  const From* const from = in.As<From>();
+  ParallelRows(out.elements(), GrainFor(1), [=](int64_t begin, int64_t end) {
+    VectorLoop(end - begin, [to = to + begin, from = from + begin](int64_t i) {
+      to[i] = static_cast<float>(from[i]);
+    });
+  });
+}
+
+}  // namespace
+
+void CpuOps::Add(Tensor out, Tensor a) const {
+  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape(), a.shape());
+  WithActivationType(out.dtype(), [=]<class T>(std::type_identity<T>) { AddAs<T>(out, a); });
+}
+
+void CpuOps::Cast(Tensor out, Tensor in) const {
+  Check(out.elements() == in.elements(), "cast of %s to %s", in.shape(), out.shape());
+  WithActivationType(out.dtype(), [=]<class To>(std::type_identity<To>) {
+    WithActivationType(in.dtype(),
+                       [=]<class From>(std::type_identity<From>) { CastAs<To, From>(out, in); });
   });
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
@@ -15,35 +16,14 @@ void CheckShapes(Tensor rows, Tensor tokens, Tensor table) {
         "embedding of %s tokens: rows %s, table %s", tokens.shape(), rows.shape(), table.shape());
 }
 
-}  // namespace
-
-void CpuOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const {
-  CheckShapes(out, tokens, table);
-  const int64_t C = out.dim(1), table_rows = table.dim(0);
-  const size_t row_bytes = static_cast<size_t>(C) * sizeof(float);
-  const int32_t* const ids = tokens.As<int32_t>();
-  const float* const table_data = table.As<float>();
-  float* const out_data = out.As<float>();
-  ParallelRows(out.dim(0), GrainFor(C), [=](int64_t first, int64_t last) {
-    for (int64_t n = first; n < last; ++n) {
-      const int64_t row = ids[n] - begin;
-      if (0 <= row && row < table_rows) {
-        std::memcpy(out_data + n * C, table_data + row * C, row_bytes);
-      } else {
-        std::memset(out_data + n * C, 0, row_bytes);
-      }
-    }
-  });
-}
-
 // Each thread adds all tokens in ascending n to its own columns, so no two threads meet and the
 // order of additions to an element is the same for any number of them.
-void CpuOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const {
-  CheckShapes(dout, tokens, dtable);
+template <class T>
+void Backward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) {
   constexpr int64_t kBlock = 16;  // columns: a cache line, which threads must not share
   const int64_t N = dout.dim(0), C = dout.dim(1), table_rows = dtable.dim(0);
   const int32_t* const ids = tokens.As<int32_t>();
-  const float* const dout_data = dout.As<float>();
+  const T* const dout_data = dout.As<T>();
   float* const dtable_data = dtable.As<float>();
   ParallelRows((C + kBlock - 1) / kBlock, GrainFor(N * kBlock), [=](int64_t first, int64_t last) {
     const int64_t column = first * kBlock;
@@ -52,9 +32,40 @@ void CpuOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_
       const int64_t row = ids[n] - begin;
       if (row < 0 || row >= table_rows) continue;
       float* const to = dtable_data + row * C + column;
-      const float* const from = dout_data + n * C + column;
+      const T* const from = dout_data + n * C + column;
       VectorLoop(columns, [=](int64_t j) { to[j] += from[j]; });
     }
+  });
+}
+
+}  // namespace
+
+void CpuOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const {
+  CheckShapes(out, tokens, table);
+  const int64_t C = out.dim(1), table_rows = table.dim(0);
+  Check(out.dtype() == table.dtype(), "embedding %s from a table %s", NameOf(out.dtype()),
+        NameOf(table.dtype()));
+  const int64_t row_bytes = C * SizeOf(out.dtype());
+  const int32_t* const ids = tokens.As<int32_t>();
+  const std::byte* const table_data = table.data();
+  std::byte* const out_data = out.data();
+  ParallelRows(out.dim(0), GrainFor(C), [=](int64_t first, int64_t last) {
+    for (int64_t n = first; n < last; ++n) {
+      const int64_t row = ids[n] - begin;
+      std::byte* const to = out_data + n * row_bytes;
+      if (0 <= row && row < table_rows) {
+        std::memcpy(to, table_data + row * row_bytes, static_cast<size_t>(row_bytes));
+      } else {
+        std::memset(to, 0, static_cast<size_t>(row_bytes));
+      }
+    }
+  });
+}
+
+void CpuOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const {
+  CheckShapes(dout, tokens, dtable);
+  WithActivationType(dout.dtype(), [=]<class T>(std::type_identity<T>) {
+    Backward<T>(dtable, tokens, dout, begin);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
@@ -26,6 +27,35 @@ Statistics RowStatistics(const float* logits, int64_t columns, int64_t target_co
   for (int64_t j = 0; j < columns; ++j) sum += Exp(logits[j] - largest);
   const bool mine = 0 <= target_column && target_column < columns;
   return {largest, sum, mine ? logits[target_column] : 0.0F};
+}
+
+template <class T>
+void GradientRows(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, int64_t begin,
+                  TokenLossScales scales) {
+  const int64_t N = logits.dim(0), columns = logits.dim(1);
+  T* const gradient_rows = gradient.As<T>();
+  const float* const rows = logits.As<float>();
+  const int32_t* const target = targets.As<int32_t>();
+  const float* const lse_rows = lse.As<float>();
+  const auto [z_loss, total] = scales;
+  ParallelRows(N, GrainFor(columns * kOperationsPerExp),
+               [=, z_loss = z_loss, total = total](int64_t first, int64_t last) {
+                 for (int64_t n = first; n < last; ++n) {
+                   T* const out = gradient_rows + n * columns;
+                   if (target[n] < 0) {
+                     VectorLoop(columns, [=](int64_t j) { out[j] = 0.0F; });
+                     continue;
+                   }
+                   const float* const row = rows + n * columns;
+                   const float row_lse = lse_rows[n];
+                   const float factor = total * (1 + 2 * z_loss * row_lse);
+                   const int64_t column = target[n] - begin;
+                   const bool mine = 0 <= column && column < columns;
+                   const float at_target = mine ? factor * Exp(row[column] - row_lse) - total : 0;
+                   VectorLoop(columns, [=](int64_t j) { out[j] = factor * Exp(row[j] - row_lse); });
+                   if (mine) out[column] = at_target;
+                 }
+               });
 }
 
 }  // namespace
@@ -77,28 +107,14 @@ void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tens
   }
 }
 
-void CpuOps::LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
-                           float scale) const {
-  const int64_t N = logits.dim(0), columns = logits.dim(1);
-  Check(targets.elements() == N && lse.elements() == N, "targets %s, lse %s of logits %s",
-        targets.shape(), lse.shape(), logits.shape());
-  float* rows = logits.As<float>();
-  const int32_t* target = targets.As<int32_t>();
-  const float* lse_rows = lse.As<float>();
-  ParallelRows(N, GrainFor(columns * kOperationsPerExp), [=](int64_t first, int64_t last) {
-    for (int64_t n = first; n < last; ++n) {
-      float* row = rows + n * columns;
-      if (target[n] < 0) {
-        std::fill_n(row, columns, 0.0F);
-        continue;
-      }
-      const float row_lse = lse_rows[n];
-      const float factor = scale * (1 + 2 * z_loss * row_lse);
-#pragma omp simd
-      for (int64_t j = 0; j < columns; ++j) row[j] = factor * Exp(row[j] - row_lse);
-      const int64_t column = target[n] - begin;
-      if (0 <= column && column < columns) row[column] -= scale;
-    }
+void CpuOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
+                           int64_t begin, TokenLossScales scales) const {
+  Check(gradient.shape() == logits.shape() && targets.elements() == logits.dim(0) &&
+            lse.elements() == logits.dim(0),
+        "gradient %s, targets %s, lse %s of logits %s", gradient.shape(), targets.shape(),
+        lse.shape(), logits.shape());
+  WithActivationType(gradient.dtype(), [=]<class T>(std::type_identity<T>) {
+    GradientRows<T>(gradient, logits, targets, lse, begin, scales);
   });
 }
 

@@ -1,30 +1,50 @@
 // Matrix products on the CPU, by oneDNN: the only file that knows it.
 #include <omp.h>
 
+#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
 #include <map>
 
 #include "core/cpu/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/vector_math.h"
 
 namespace twinstream {
 namespace {
 
-using Tag = dnnl::memory::format_tag;
+// How a matrix of a product lies in memory.
+struct MatrixLayout {
+  DType dtype = DType::kF32;
+  int64_t stride = 0;  // elements from one stored row to the next
+};
 
 // What a prepared product depends on.
 struct ProductKey {
   int64_t M = 0, N = 0, K = 0;
+  MatrixLayout a, b, out;
   MatmulOptions options;
   int threads = 1;  // a prepared product has its split over threads built in
 
-  friend bool operator<(const ProductKey& a, const ProductKey& b) {
-    return a.Fields() < b.Fields();
+  friend bool operator<(const ProductKey& x, const ProductKey& y) {
+    return x.Fields() < y.Fields();
   }
 
  private:
-  std::array<int64_t, 7> Fields() const {
-    return {M, N, K, options.transpose_a, options.transpose_b, options.accumulate, threads};
+  std::array<int64_t, 13> Fields() const {
+    return {M,
+            N,
+            K,
+            a.stride,
+            b.stride,
+            out.stride,
+            options.transpose_a,
+            options.transpose_b,
+            options.accumulate,
+            threads,
+            static_cast<int64_t>(a.dtype),
+            static_cast<int64_t>(b.dtype),
+            static_cast<int64_t>(out.dtype)};
   }
 };
 
@@ -34,10 +54,36 @@ struct Product {
   dnnl::matmul primitive;
 };
 
+dnnl::memory::data_type TypeOf(DType dtype) {
+  return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+enum class Stored { kByRows, kByColumns };
+
+dnnl::memory::desc Describe(int64_t rows, int64_t columns, MatrixLayout layout, Stored stored) {
+  const dnnl::memory::dims strides = stored == Stored::kByColumns
+                                         ? dnnl::memory::dims{1, layout.stride}
+                                         : dnnl::memory::dims{layout.stride, 1};
+  return dnnl::memory::desc({rows, columns}, TypeOf(layout.dtype), strides);
+}
+
+// Another kernel family of oneDNN, for float32, which takes any shape as it comes: preparing a
+// product costs as much as computing a small one, and shapes of which there is no end would fill
+// the cache.
+void VaryingProduct(const ProductKey& key, void* out, const void* a, const void* b) {
+  dnnl::error::wrap_c_api(
+      dnnl_sgemm(key.options.transpose_a ? 'T' : 'N', key.options.transpose_b ? 'T' : 'N', key.M,
+                 key.N, key.K, 1, static_cast<const float*>(a), key.a.stride,
+                 static_cast<const float*>(b), key.b.stride, key.options.accumulate ? 1 : 0,
+                 static_cast<float*>(out), key.out.stride),
+      "could not execute a product");
+}
+
 // The products that one thread has prepared. A training job has a few dozen shapes.
 class ProductCache {
  public:
-  void Execute(const ProductKey& key, float* out, float* a, float* b) {
+  void Execute(const ProductKey& key, void* out, void* a, void* b) {
+    if (key.options.varying) return VaryingProduct(key, out, a, b);
     auto found = products_.find(key);
     if (found == products_.end()) found = products_.emplace(key, Prepare(key)).first;
     Product& product = found->second;
@@ -57,13 +103,12 @@ class ProductCache {
 
  private:
   Product Prepare(const ProductKey& key) const {
-    const auto describe = [](int64_t rows, int64_t columns, bool transposed) {
-      return dnnl::memory::desc({rows, columns}, dnnl::memory::data_type::f32,
-                                transposed ? Tag::ba : Tag::ab);
+    const auto stored = [](bool transposed) {
+      return transposed ? Stored::kByColumns : Stored::kByRows;
     };
-    const dnnl::memory::desc a = describe(key.M, key.K, key.options.transpose_a);
-    const dnnl::memory::desc b = describe(key.K, key.N, key.options.transpose_b);
-    const dnnl::memory::desc out = describe(key.M, key.N, false);
+    const dnnl::memory::desc a = Describe(key.M, key.K, key.a, stored(key.options.transpose_a)),
+                             b = Describe(key.K, key.N, key.b, stored(key.options.transpose_b)),
+                             out = Describe(key.M, key.N, key.out, Stored::kByRows);
     dnnl::primitive_attr attributes;
     if (key.options.accumulate) {
       dnnl::post_ops post_ops;
@@ -97,17 +142,168 @@ class ThreadLimit {
   int before_;
 };
 
-// Another kernel family of oneDNN, which takes any shape as it comes: preparing a product costs as
-// much as computing a small one, and shapes of which there is no end would fill the cache.
-void VaryingProduct(const ProductKey& key, float* out, const float* a, const float* b) {
-  const auto [transpose_a, transpose_b, accumulate, varying] = key.options;
-  dnnl::error::wrap_c_api(dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', key.M, key.N,
-                                     key.K, 1, a, transpose_a ? key.M : key.K, b,
-                                     transpose_b ? key.K : key.N, accumulate ? 1 : 0, out, key.N),
-                          "could not execute a product");
+// A product as it was asked for: out = a b, or out += a b.
+struct Request {
+  Tensor out, a, b;
+  MatmulOptions options;
+  int64_t M, N, K;
+};
+
+// As oneDNN does it, on the matrices where they are.
+void Direct(ProductCache& cache, const Request& request) {
+  const auto layout = [](Tensor matrix) { return MatrixLayout{matrix.dtype(), matrix.dim(1)}; };
+  cache.Execute({.M = request.M,
+                 .N = request.N,
+                 .K = request.K,
+                 .a = layout(request.a),
+                 .b = layout(request.b),
+                 .out = layout(request.out),
+                 .options = request.options,
+                 .threads = omp_get_max_threads()},
+                request.out.data(), request.a.data(), request.b.data());
+}
+
+// Part of a float32 matrix, or of a float32 copy.
+struct Panel {
+  float* data;
+  int64_t stride;
+};
+
+// What a panel is cut from: rows [begin, end) of an operand as stored, or its columns.
+struct Cut {
+  bool rows;
+  int64_t begin, end;
+};
+
+// A dense panel <- rows [0, rows) and columns [0, columns) of a matrix at `from`.
+void Widen(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns, float* panel) {
+  ParallelRows(rows, GrainFor(columns), [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      VectorLoop(columns, [to = panel + row * columns, source = from + row * stride](int64_t j) {
+        to[j] = source[j];
+      });
+    }
+  });
+}
+
+// The part of `matrix` in float32: itself, or a dense copy in `memory`.
+Panel Widened(Tensor matrix, const Cut& cut, float* memory) {
+  const int64_t stride = matrix.dim(1), size = cut.end - cut.begin;
+  const int64_t first = cut.rows ? cut.begin * stride : cut.begin;
+  if (matrix.dtype() == DType::kF32) return {matrix.As<float>() + first, stride};
+  const int64_t rows = cut.rows ? size : matrix.dim(0), columns = cut.rows ? stride : size;
+  Widen(matrix.As<BFloat16>() + first, stride, rows, columns, memory);
+  return {memory, columns};
+}
+
+// Rows [0, rows) and columns [0, columns) of a matrix at `to` <- a dense panel.
+void Round(const float* panel, int64_t rows, int64_t columns, BFloat16* to, int64_t stride) {
+  ParallelRows(rows, GrainFor(columns), [=](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      VectorLoop(columns, [target = to + row * stride, from = panel + row * columns](int64_t j) {
+        target[j] = from[j];
+      });
+    }
+  });
+}
+
+// Through float32 copies of what is bf16, a panel of each matrix at a time: the copies take a few
+// MiB whatever the size of the product, and stay in the cache.
+class WidenedProduct {
+ public:
+  WidenedProduct(ProductCache& cache, const Request& request) : cache_(cache), request_(request) {
+    // Panels narrower than this would cost more to copy than to multiply.
+    constexpr int64_t kNarrowest = 64;
+    constexpr int64_t kPanelElements = 1 << 20;
+    const int64_t widest = std::max(kNarrowest, kPanelElements / request.K);
+    columns_ = std::min(request.N, widest);
+    rows_ = std::min({request.M, widest, std::max(kNarrowest, kPanelElements / columns_)});
+    const int64_t elements = rows_ * request.K + request.K * columns_ + rows_ * columns_;
+    // A larger one of the varying products, at some later step, shall find its memory.
+    const int64_t least = request.options.varying ? 3 * kPanelElements : 0;
+    float* const memory = ThreadScratch<WidenedProduct>(std::max(elements, least));
+    a_memory_ = memory;
+    b_memory_ = a_memory_ + rows_ * request.K;
+    out_memory_ = b_memory_ + request.K * columns_;
+  }
+
+  void Run() {
+    const auto [out, a, b, options, M, N, K] = request_;
+    for (int64_t n = 0; n < N; n += columns_) {
+      const int64_t n_end = std::min(N, n + columns_);
+      const Panel b_panel = Widened(b, {options.transpose_b, n, n_end}, b_memory_);
+      for (int64_t m = 0; m < M; m += rows_) {
+        const int64_t m_end = std::min(M, m + rows_);
+        const Panel a_panel = Widened(a, {!options.transpose_a, m, m_end}, a_memory_);
+        Multiply(a_panel, b_panel, {m, m_end}, {n, n_end});
+      }
+    }
+  }
+
+ private:
+  struct Part {
+    int64_t begin, end;
+    int64_t size() const { return end - begin; }
+  };
+
+  void Multiply(const Panel& a, const Panel& b, Part rows, Part columns) {
+    const Tensor out = request_.out;
+    const int64_t first = rows.begin * request_.N + columns.begin;
+    const bool rounds = out.dtype() == DType::kBF16;
+    if (rounds && request_.options.accumulate) {
+      Widen(out.As<BFloat16>() + first, request_.N, rows.size(), columns.size(), out_memory_);
+    }
+    const Panel target =
+        rounds ? Panel{out_memory_, columns.size()} : Panel{out.As<float>() + first, request_.N};
+    cache_.Execute({.M = rows.size(),
+                    .N = columns.size(),
+                    .K = request_.K,
+                    .a = {.stride = a.stride},
+                    .b = {.stride = b.stride},
+                    .out = {.stride = target.stride},
+                    .options = request_.options,
+                    .threads = omp_get_max_threads()},
+                   target.data, a.data, b.data);
+    if (rounds) {
+      Round(target.data, rows.size(), columns.size(), out.As<BFloat16>() + first, request_.N);
+    }
+  }
+
+  ProductCache& cache_;
+  const Request& request_;
+  int64_t rows_, columns_;  // of a panel of out
+  float *a_memory_, *b_memory_, *out_memory_;
+};
+
+void Multiply(const Request& request, Bf16Products products) {
+  const ThreadLimit limit;
+  thread_local ProductCache cache;
+  const bool a_narrow = request.a.dtype() == DType::kBF16,
+             b_narrow = request.b.dtype() == DType::kBF16,
+             out_narrow = request.out.dtype() == DType::kBF16;
+  const bool all_wide = !a_narrow && !b_narrow && !out_narrow;
+  // What takes varying shapes (VaryingProduct) takes float32 alone.
+  const bool native = products == Bf16Products::kNative && !request.options.varying;
+  if (all_wide || (a_narrow && b_narrow && native)) {
+    Direct(cache, request);
+  } else {
+    WidenedProduct(cache, request).Run();
+  }
+}
+
+bool IsActivation(Tensor tensor) {
+  return tensor.dtype() == DType::kF32 || tensor.dtype() == DType::kBF16;
 }
 
 }  // namespace
+
+// oneDNN has bf16 products from AVX-512 on; for older machines only a reference implementation, or
+// none.
+CpuOps::CpuOps()
+    : CpuOps((static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) ==
+                     dnnl_cpu_isa_avx512_core
+                 ? Bf16Products::kNative
+                 : Bf16Products::kWidened) {}
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   Check(out.shape().rank() == 2 && a.shape().rank() == 2 && b.shape().rank() == 2,
@@ -117,20 +313,16 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
             b.dim(options.transpose_b ? 0 : 1) == N,
         "product of %s%s and %s%s into %s", a.shape(), options.transpose_a ? "'" : "", b.shape(),
         options.transpose_b ? "'" : "", out.shape());
+  Check(IsActivation(out) && IsActivation(a) && IsActivation(b),
+        "product of %s and %s into %s: all must be float32 or bf16", NameOf(a.dtype()),
+        NameOf(b.dtype()), NameOf(out.dtype()));
   if (M == 0 || N == 0) return;
   if (K == 0) {
     if (!options.accumulate) Zero(out);
     return;
   }
-  const ThreadLimit limit;
-  thread_local ProductCache cache;
-  const ProductKey key = {M, N, K, options, omp_get_max_threads()};
   try {
-    if (options.varying) {
-      VaryingProduct(key, out.As<float>(), a.As<float>(), b.As<float>());
-    } else {
-      cache.Execute(key, out.As<float>(), a.As<float>(), b.As<float>());
-    }
+    Multiply({out, a, b, options, M, N, K}, bf16_products_);
   } catch (const dnnl::error& error) {
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));

@@ -6,8 +6,17 @@
 
 namespace twinstream {
 
+// How the product of two bf16 matrices is computed.
+enum class Bf16Products {
+  kNative,   // by oneDNN's own bf16 kernels
+  kWidened,  // through float32 copies of the operands, a panel at a time
+};
+
 class CpuOps final : public Ops {
  public:
+  CpuOps();  // with the products that this machine is good at
+  explicit CpuOps(Bf16Products products) : bf16_products_(products) {}
+
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
   void ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const override;
@@ -39,14 +48,18 @@ class CpuOps final : public Ops {
                        int64_t begin) const override;
   void MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered,
                             Tensor targets) const override;
-  void LogitGradient(Tensor logits, Tensor targets, Tensor lse, int64_t begin, float z_loss,
-                     float scale) const override;
-  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
-             Tensor gradient) const override;
+  void LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, int64_t begin,
+                     TokenLossScales scales) const override;
+  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
+             Tensor rounded) const override;
   void SumOfSquares(Tensor sum, Tensor values) const override;
   void Add(Tensor out, Tensor a) const override;
+  void Cast(Tensor out, Tensor in) const override;
   void Scale(Tensor out, float factor) const override;
   void Zero(Tensor out) const override;
+
+ private:
+  Bf16Products bf16_products_;
 };
 
 }  // namespace twinstream

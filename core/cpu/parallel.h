@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 namespace twinstream {
 
@@ -43,6 +44,15 @@ void ParallelRows(int64_t rows, int64_t grain, F f) {
 // operations a thread costs more to wake than it saves.
 inline int64_t GrainFor(int64_t work) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(work, 1));
+}
+
+// This thread's temporaries, until the next call: grown at the first step, the same memory
+// afterwards. `Owner` keeps the memory of kernels that call each other apart.
+template <class Owner>
+float* ThreadScratch(int64_t floats) {
+  thread_local std::vector<float> memory;
+  if (memory.size() < static_cast<size_t>(floats)) memory.resize(static_cast<size_t>(floats));
+  return memory.data();
 }
 
 }  // namespace twinstream

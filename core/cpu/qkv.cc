@@ -1,10 +1,11 @@
 // Head norms, rotary embedding and the change to head-major layout, in one pass over qkv.
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
+#include "core/cpu/vector_math.h"
 
 namespace twinstream {
 namespace {
@@ -26,8 +27,10 @@ Head HeadAt(const AttentionShape& shape, int64_t j) {
 }
 
 // What QkvTensors holds, by kind.
+template <class T>
 struct Operands {
-  float* heads[kKinds];       // [B, count, T, D]
+  const T* qkv;               // [B*T, (H + 2K) D]
+  T* heads[kKinds];           // [B, count, T, D]
   const float* norm[kKinds];  // [D] or null
   const float* rope;          // [T, D]
   float* scales;              // [B*T, H + 2K] or null
@@ -35,7 +38,8 @@ struct Operands {
 
 const float* FloatsOrNull(Tensor tensor) { return tensor ? tensor.As<float>() : nullptr; }
 
-Operands CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
+template <class T>
+Operands<T> CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
   const int64_t N = shape.rows(), D = shape.head_dim;
   Check(D % 2 == 0, "rotary embedding needs an even head_dim, not %d", D);
   Check(t.qkv.elements() == N * shape.qkv_columns(), "qkv %s for %d rows of %d columns",
@@ -47,31 +51,36 @@ Operands CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
   const bool norms = t.q_norm || t.k_norm || t.v_norm;
   Check(!norms || t.scales.elements() == N * (shape.heads + 2 * shape.kv_heads), "scales %s",
         t.scales.shape());
-  return {{t.q.As<float>(), t.k.As<float>(), t.v.As<float>()},
+  return {t.qkv.As<T>(),
+          {t.q.As<T>(), t.k.As<T>(), t.v.As<T>()},
           {FloatsOrNull(t.q_norm), FloatsOrNull(t.k_norm), FloatsOrNull(t.v_norm)},
           t.rope.As<float>(),
           norms ? t.scales.As<float>() : nullptr};
 }
 
 // Row n = (b, position) of one head in [B, count, T, D].
-float* HeadRow(const AttentionShape& shape, float* heads, const Head& head, int64_t n) {
+template <class T>
+T* HeadRow(const AttentionShape& shape, T* heads, const Head& head, int64_t n) {
   const int64_t b = n / shape.sequence, position = n % shape.sequence;
   return heads + ((b * head.count + head.index) * shape.sequence + position) * shape.head_dim;
 }
 
-// y = weight . x r; returns r = 1 / sqrt(mean(x^2) + eps).
-float NormHead(int64_t D, const float* x, const float* weight, float eps, float* y) {
+// 1 / sqrt(mean(x^2) + eps) of one head's row.
+template <class T>
+float HeadScale(int64_t D, const T* x, float eps) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < D; ++j) sum += x[j] * x[j];
-  const float r = 1 / std::sqrt(sum / static_cast<float>(D) + eps);
-  for (int64_t j = 0; j < D; ++j) y[j] = x[j] * r * weight[j];
-  return r;
+  for (int64_t j = 0; j < D; ++j) {
+    const float x_j = x[j];
+    sum += x_j * x_j;
+  }
+  return 1 / std::sqrt(sum / static_cast<float>(D) + eps);
 }
 
-// dx from the gradient dy of y; dweight += dy . x r. dx may be x.
-void NormHeadBackward(int64_t D, const float* x, const float* weight, float r, const float* dy,
-                      float* dx, float* dweight) {
+// dx from the gradient dy of y = weight . x r; dweight += dy . x r. dx may be x.
+template <class T>
+void NormHeadBackward(int64_t D, const T* x, const float* weight, float r, const float* dy, T* dx,
+                      float* dweight) {
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int64_t j = 0; j < D; ++j) dot += dy[j] * weight[j] * x[j];
@@ -86,88 +95,125 @@ void NormHeadBackward(int64_t D, const float* x, const float* weight, float r, c
 
 enum class Turn { kForward, kBackward };
 
-// (first, second) halves of y <- (cos first - sin second, cos second + sin first) of x's; backward
-// turns by the opposite angle. y may be x.
-void Rotate(int64_t D, const float* rope, Turn turn, const float* x, float* y) {
+// (first, second) halves of y <- (cos first - sin second, cos second + sin first) of x(j)'s;
+// backward turns by the opposite angle. y may be where x reads.
+template <class X, class Y>
+void Rotate(int64_t D, const float* rope, Turn turn, X x, Y* y) {
   const int64_t half = D / 2;
   const float sign = turn == Turn::kForward ? 1.0F : -1.0F;
 #pragma omp simd
   for (int64_t j = 0; j < half; ++j) {
     const float cosine = rope[j], sine = sign * rope[half + j];
-    const float first = x[j], second = x[half + j];
+    const float first = x(j), second = x(half + j);
     y[j] = cosine * first - sine * second;
     y[half + j] = cosine * second + sine * first;
   }
 }
 
-// total += the parts of every range of rows, in order of the ranges: the result depends on the
-// number of threads alone. parts: [ranges, kinds, D].
-void AddInOrder(const std::vector<float>& parts, int64_t ranges, Kind kind, int64_t D,
-                Tensor total) {
+// y [D] <- x(j), turned unless `kind` is kValue.
+template <class X, class Y>
+void Store(int64_t D, Kind kind, const float* rope, Turn turn, X x, Y* y) {
+  if (kind != kValue) return Rotate(D, rope, turn, x, y);
+  VectorLoop(D, [=](int64_t j) { y[j] = x(j); });
+}
+
+// What the rows of one range of backward share, each [D].
+struct RangeRows {
+  float* dweights[kKinds];  // sums of the norms' gradients
+  float* dy;                // gradient of one head before it was turned
+};
+constexpr int64_t kRangeRows = kKinds + 1;
+
+RangeRows RowsOf(float* memory, int64_t range, int64_t D) {
+  float* const rows = memory + range * kRangeRows * D;
+  return {{rows, rows + D, rows + 2 * D}, rows + 3 * D};
+}
+
+// total += the sums of every range of rows, in order of the ranges: the result depends on the
+// number of threads alone.
+void AddInOrder(float* memory, int64_t ranges, Kind kind, int64_t D, Tensor total) {
   if (!total) return;
   for (int64_t range = 0; range < ranges; ++range) {
-    const float* part = parts.data() + (range * kKinds + kind) * D;
-    for (int64_t j = 0; j < D; ++j) total.As<float>()[j] += part[j];
+    const float* const sums = RowsOf(memory, range, D).dweights[kind];
+    VectorLoop(D, [to = total.As<float>(), sums](int64_t j) { to[j] += sums[j]; });
   }
+}
+
+template <class T>
+void Forward(const AttentionShape& shape, float eps, const QkvTensors& t) {
+  const Operands<T> operands = CheckedOperands<T>(shape, t);
+  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
+  ParallelRows(shape.rows(), GrainFor(4 * heads * D), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n) {
+      const float* const rope = operands.rope + (n % shape.sequence) * D;
+      for (int64_t j = 0; j < heads; ++j) {
+        const Head head = HeadAt(shape, j);
+        const T* const x = operands.qkv + (n * heads + j) * D;
+        T* const y = HeadRow(shape, operands.heads[head.kind], head, n);
+        if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
+          const float r = HeadScale(D, x, eps);
+          operands.scales[n * heads + j] = r;
+          const auto normed = [=](int64_t i) { return x[i] * r * norm[i]; };
+          Store(D, head.kind, rope, Turn::kForward, normed, y);
+        } else {
+          Store(
+              D, head.kind, rope, Turn::kForward, [=](int64_t i) -> float { return x[i]; }, y);
+        }
+      }
+    }
+  });
+}
+
+// One row of one head: dx from the gradient dy of what forward stored.
+template <class T>
+void HeadBackward(const AttentionShape& shape, const Operands<T>& operands, const Head& head,
+                  int64_t n, int64_t j, const RangeRows& rows, T* dx) {
+  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
+  const float* const rope = operands.rope + (n % shape.sequence) * D;
+  const T* const dy = HeadRow(shape, operands.heads[head.kind], head, n);
+  const auto gradient = [=](int64_t i) -> float { return dy[i]; };
+  const float* const norm = operands.norm[head.kind];
+  if (norm == nullptr) return Store(D, head.kind, rope, Turn::kBackward, gradient, dx);
+  Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
+  const T* const x = operands.qkv + (n * heads + j) * D;
+  NormHeadBackward(D, x, norm, operands.scales[n * heads + j], rows.dy, dx,
+                   rows.dweights[head.kind]);
+}
+
+template <class T>
+void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Tensor dq_norm,
+              Tensor dk_norm, Tensor dv_norm) {
+  const Operands<T> operands = CheckedOperands<T>(shape, t);
+  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
+  T* const dx_rows = dqkv.As<T>();
+  const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * heads * D));
+  float* const memory = ThreadScratch<Operands<T>>(ranges * kRangeRows * D);
+  std::fill_n(memory, ranges * kRangeRows * D, 0.0F);
+  ParallelRanges(shape.rows(), ranges, [&](int64_t range, int64_t begin, int64_t end) {
+    const RangeRows rows = RowsOf(memory, range, D);
+    for (int64_t n = begin; n < end; ++n) {
+      for (int64_t j = 0; j < heads; ++j) {
+        HeadBackward(shape, operands, HeadAt(shape, j), n, j, rows, dx_rows + (n * heads + j) * D);
+      }
+    }
+  });
+  AddInOrder(memory, ranges, kQuery, D, dq_norm);
+  AddInOrder(memory, ranges, kKey, D, dk_norm);
+  AddInOrder(memory, ranges, kValue, D, dv_norm);
 }
 
 }  // namespace
 
 void CpuOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const {
-  const Operands operands = CheckedOperands(shape, t);
-  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
-  const float* qkv = t.qkv.As<float>();
-  ParallelRows(shape.rows(), GrainFor(4 * heads * D), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* rope = operands.rope + (n % shape.sequence) * D;
-      for (int64_t j = 0; j < heads; ++j) {
-        const Head head = HeadAt(shape, j);
-        const float* x = qkv + (n * heads + j) * D;
-        float* y = HeadRow(shape, operands.heads[head.kind], head, n);
-        if (const float* norm = operands.norm[head.kind]; norm != nullptr) {
-          operands.scales[n * heads + j] = NormHead(D, x, norm, eps, y);
-          x = y;
-        }
-        if (head.kind != kValue) {
-          Rotate(D, rope, Turn::kForward, x, y);
-        } else if (x != y) {
-          std::copy_n(x, D, y);
-        }
-      }
-    }
-  });
+  WithActivationType(t.qkv.dtype(),
+                     [&]<class T>(std::type_identity<T>) { Forward<T>(shape, eps, t); });
 }
 
 void CpuOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                          Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const {
-  const Operands operands = CheckedOperands(shape, t);
-  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
-  const float* qkv = t.qkv.As<float>();
-  float* dx_rows = dqkv.As<float>();
-  const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * heads * D));
-  thread_local std::vector<float> parts;  // [ranges, kinds, D]; grows once
-  parts.assign(static_cast<size_t>(ranges * kKinds * D), 0.0F);
-  float* part_data = parts.data();
-  ParallelRanges(shape.rows(), ranges, [&](int64_t range, int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* rope = operands.rope + (n % shape.sequence) * D;
-      for (int64_t j = 0; j < heads; ++j) {
-        const Head head = HeadAt(shape, j);
-        float* dy = HeadRow(shape, operands.heads[head.kind], head, n);
-        float* dx = dx_rows + (n * heads + j) * D;
-        if (head.kind != kValue) Rotate(D, rope, Turn::kBackward, dy, dy);
-        if (const float* norm = operands.norm[head.kind]; norm != nullptr) {
-          NormHeadBackward(D, qkv + (n * heads + j) * D, norm, operands.scales[n * heads + j], dy,
-                           dx, part_data + (range * kKinds + head.kind) * D);
-        } else {
-          std::copy_n(dy, D, dx);
-        }
-      }
-    }
+  WithActivationType(t.qkv.dtype(), [&]<class T>(std::type_identity<T>) {
+    Backward<T>(shape, t, dqkv, dq_norm, dk_norm, dv_norm);
   });
-  AddInOrder(parts, ranges, kQuery, D, dq_norm);
-  AddInOrder(parts, ranges, kKey, D, dk_norm);
-  AddInOrder(parts, ranges, kValue, D, dv_norm);
 }
 
 }  // namespace twinstream

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/residual_rows.h"
@@ -18,14 +19,15 @@ using Y = ResidualWrite::Y;
 // normalises, else constant. The gradient of z mixes two rows and that of v is added to, all [C]:
 //   dz = du_part du + dv_part dv,   dweight += scale v dz,
 //   dv <- dv_kept dv + scale weight dz - v scale^3 mean(weight dz v)
-// du, dv and v may be the same memory.
+// du, dv and v may be the same memory. Each is a row of activations or of float32 temporaries.
+template <class V, class Du, class Dv>
 struct TermBackward {
-  const float* v = nullptr;
+  const V* v = nullptr;
   const float* weight = nullptr;
   float scale = 1;
   bool normalises = true;
-  const float* du = nullptr;
-  float* dv = nullptr;
+  const Du* du = nullptr;
+  Dv* dv = nullptr;
   float* dweight = nullptr;
   float du_part = 1;
   float dv_part = 0;
@@ -34,7 +36,8 @@ struct TermBackward {
   float Dz(int64_t j) const { return du_part * du[j] + dv_part * dv[j]; }
 };
 
-void Backward(const TermBackward& term, int64_t C) {
+template <class V, class Du, class Dv>
+void Backward(const TermBackward<V, Du, Dv>& term, int64_t C) {
   const float sum = VectorSum(C, [=](int64_t j) {
     const float vdz = term.v[j] * term.Dz(j);
     term.dweight[j] += term.scale * vdz;
@@ -49,22 +52,23 @@ void Backward(const TermBackward& term, int64_t C) {
 }
 
 // One row of a write's backward; dx, dy in place.
-template <Y kY>
-void WriteBackward(float base_gain, float x_gain, float* dx, float* dy, float* dp, int64_t C) {
+template <Y kY, class T, class Dp>
+void WriteBackward(float base_gain, float x_gain, T* dx, T* dy, Dp* dp, int64_t C) {
   VectorLoop(C, [=](int64_t j) {
     const float dx_after = dx[j];
     float dp_j = x_gain * dx_after, dbase = base_gain * dx_after;
     if constexpr (kY != Y::kKeep) dp_j += dy[j];
     if constexpr (kY == Y::kSet) {
       dbase += dy[j];
-      dy[j] = 0;
+      dy[j] = 0.0F;
     }
     dp[j] = dp_j;
     dx[j] = dbase;
   });
 }
 
-void WriteBackward(const ResidualWrite& write, float* dx, float* dy, float* dp, int64_t C) {
+template <class T, class Dp>
+void WriteBackward(const ResidualWrite& write, T* dx, T* dy, Dp* dp, int64_t C) {
   switch (write.y) {
     case Y::kKeep:
       return WriteBackward<Y::kKeep>(write.base_gain, write.x_gain, dx, dy, dp, C);
@@ -75,18 +79,20 @@ void WriteBackward(const ResidualWrite& write, float* dx, float* dy, float* dp, 
   }
 }
 
-// What the rows of one range share: sums of weight gradients and one row for u and du, each [C].
+// What the rows of one range share: sums of weight gradients and one row for u and du, then for dp,
+// each [C].
 struct RangeBuffers {
   float *dx_weight, *dy_weight, *dinput_weight, *doutput_weight;
   float* u;
 };
 constexpr int64_t kRangeRows = 5;
 
+template <class T>
 class BackwardSite {
  public:
   BackwardSite(const ResidualSite& site, const ResidualBackwardTensors& t)
       : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 31) / 16 * 16) {
-    CheckMatrix(t.dx, N_, C_, "dx");
+    CheckMatrix<T>(t.dx, N_, C_, "dx");
     if (site.write != nullptr) CheckWrite(*site.write);
     if (site.read != nullptr) CheckRead(*site.read);
   }
@@ -111,32 +117,32 @@ class BackwardSite {
 
  private:
   void CheckWrite(const ResidualWrite& write) const {
-    CheckMatrix(t_.d_o, N_, C_, "d_o");
-    if (write.y != Y::kKeep) CheckMatrix(t_.dy, N_, C_, "dy");
+    CheckMatrix<T>(t_.d_o, N_, C_, "d_o");
+    if (write.y != Y::kKeep) CheckMatrix<T>(t_.dy, N_, C_, "dy");
     if (!write.output_norm) return;
-    CheckMatrix(t_.o, N_, C_, "o");
-    CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+    CheckMatrix<T>(t_.o, N_, C_, "o");
+    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
     CheckWeight(t_.output_weight, C_, "output_weight");
     CheckWeight(t_.doutput_weight, C_, "doutput_weight");
   }
 
   void CheckRead(const ResidualRead& read) const {
     CheckRule(read);
-    CheckMatrix(t_.dh, N_, C_, "dh");
-    CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+    CheckMatrix<T>(t_.dh, N_, C_, "dh");
+    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
     if (UsesXWeight(read)) {
-      CheckMatrix(t_.x, N_, C_, "x");
+      CheckMatrix<T>(t_.x, N_, C_, "x");
       CheckWeight(t_.x_weight, C_, "x_weight");
       CheckWeight(t_.dx_weight, C_, "dx_weight");
     }
     if (read.y) {
-      CheckMatrix(t_.y, N_, C_, "y");
-      CheckMatrix(t_.dy, N_, C_, "dy");
+      CheckMatrix<T>(t_.y, N_, C_, "y");
+      CheckMatrix<T>(t_.dy, N_, C_, "dy");
       CheckWeight(t_.y_weight, C_, "y_weight");
       CheckWeight(t_.dy_weight, C_, "dy_weight");
     }
     if (read.input_norm) {
-      CheckMatrix(t_.x, N_, C_, "x");
+      CheckMatrix<T>(t_.x, N_, C_, "x");
       CheckWeight(t_.input_weight, C_, "input_weight");
       CheckWeight(t_.dinput_weight, C_, "dinput_weight");
     }
@@ -162,59 +168,66 @@ class BackwardSite {
     add(t_.doutput_weight, range.doutput_weight);
   }
 
-  float Scale(ResidualScale which, int64_t n) const { return RowOf(t_.scales, which)[n]; }
+  float Scale(ResidualScale which, int64_t n) const { return RowOf<float>(t_.scales, which)[n]; }
 
-  StreamRow Streams(int64_t n, const ResidualRead& read) const {
-    StreamRow row = {.x = RowOf(t_.x, n),
-                     .x_weight = WeightOf(t_.x_weight),
-                     .y = RowOf(t_.y, n),
-                     .y_weight = WeightOf(t_.y_weight)};
+  StreamRow<T> Streams(int64_t n, const ResidualRead& read) const {
+    StreamRow<T> row = {.x = RowOf<T>(t_.x, n),
+                        .x_weight = WeightOf(t_.x_weight),
+                        .y = RowOf<T>(t_.y, n),
+                        .y_weight = WeightOf(t_.y_weight)};
     if (NormalisesX(read)) row.x_scale = Scale(kScaleX, n);
     if (read.y) row.y_scale = Scale(kScaleY, n);
     return row;
   }
 
   void ReadRow(int64_t n, const ResidualRead& read, const RangeBuffers& buffers) const {
-    const StreamRow row = Streams(n, read);
-    const float* du = RowOf(t_.dh, n);
+    const StreamRow<T> row = Streams(n, read);
     if (read.input_norm) {
       InputNormBackward(n, read, row, buffers);
-      du = buffers.u;
+      StreamsBackward<float>(n, read, row, buffers.u, buffers);
+    } else {
+      StreamsBackward<T>(n, read, row, RowOf<T>(t_.dh, n), buffers);
     }
-    XBackward(read, row, du, RowOf(t_.dx, n), buffers.dx_weight);
-    if (!read.y) return;
-    Backward({.v = row.y,
-              .weight = row.y_weight,
-              .scale = row.y_scale,
-              .du = du,
-              .dv = RowOf(t_.dy, n),
-              .dweight = buffers.dy_weight},
-             C_);
   }
 
   // buffers.u <- du
-  void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow& row,
+  void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
                          const RangeBuffers& buffers) const {
     SumStreams(row, read, buffers.u, C_);
-    Backward({.v = buffers.u,
-              .weight = WeightOf(t_.input_weight),
-              .scale = Scale(kScaleInput, n),
-              .du = RowOf(t_.dh, n),
-              .dv = buffers.u,
-              .dweight = buffers.dinput_weight,
-              .dv_kept = 0},
-             C_);
+    Backward<float, T, float>({.v = buffers.u,
+                               .weight = WeightOf(t_.input_weight),
+                               .scale = Scale(kScaleInput, n),
+                               .du = RowOf<T>(t_.dh, n),
+                               .dv = buffers.u,
+                               .dweight = buffers.dinput_weight,
+                               .dv_kept = 0},
+                              C_);
+  }
+
+  template <class Du>
+  void StreamsBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row, const Du* du,
+                       const RangeBuffers& buffers) const {
+    XBackward(read, row, du, RowOf<T>(t_.dx, n), buffers.dx_weight);
+    if (!read.y) return;
+    Backward<T, Du, T>({.v = row.y,
+                        .weight = row.y_weight,
+                        .scale = row.y_scale,
+                        .du = du,
+                        .dv = RowOf<T>(t_.dy, n),
+                        .dweight = buffers.dy_weight},
+                       C_);
   }
 
   // du reaches x through its term of u, and dx (of the base) through base_norm.
-  void XBackward(const ResidualRead& read, const StreamRow& row, const float* du, float* dx,
+  template <class Du>
+  void XBackward(const ResidualRead& read, const StreamRow<T>& row, const Du* du, T* dx,
                  float* dx_weight) const {
-    TermBackward term = {.v = row.x,
-                         .weight = row.x_weight,
-                         .scale = row.x_scale,
-                         .du = du,
-                         .dv = dx,
-                         .dweight = dx_weight};
+    TermBackward<T, Du, T> term = {.v = row.x,
+                                   .weight = row.x_weight,
+                                   .scale = row.x_scale,
+                                   .du = du,
+                                   .dv = dx,
+                                   .dweight = dx_weight};
     if (read.base_norm) {
       term.du_part = read.x == X::kBase ? 1 : 0;
       term.dv_part = 1;
@@ -225,7 +238,7 @@ class BackwardSite {
       case X::kNone:
         return;
       case X::kBase:
-        return VectorLoop(C_, [=](int64_t j) { dx[j] += du[j]; });
+        return VectorLoop(C_, [=](int64_t j) { dx[j] = dx[j] + du[j]; });
       case X::kScale:
         term.normalises = false;
         return Backward(term, C_);
@@ -235,17 +248,20 @@ class BackwardSite {
   }
 
   void WriteRow(int64_t n, const ResidualWrite& write, const RangeBuffers& buffers) const {
-    float* const d_o = RowOf(t_.d_o, n);  // holds dp first
-    WriteBackward(write, RowOf(t_.dx, n), RowOf(t_.dy, n), d_o, C_);
-    if (!write.output_norm) return;
-    Backward({.v = RowOf(t_.o, n),
-              .weight = WeightOf(t_.output_weight),
-              .scale = Scale(kScaleOutput, n),
-              .du = d_o,
-              .dv = d_o,
-              .dweight = buffers.doutput_weight,
-              .dv_kept = 0},
-             C_);
+    T *const dx = RowOf<T>(t_.dx, n), *const dy = RowOf<T>(t_.dy, n),
+             *const d_o = RowOf<T>(t_.d_o, n);
+    if (!write.output_norm) return WriteBackward(write, dx, dy, d_o, C_);
+    float* const dp = buffers.u;
+    WriteBackward(write, dx, dy, dp, C_);
+    Backward<T, float, float>({.v = RowOf<T>(t_.o, n),
+                               .weight = WeightOf(t_.output_weight),
+                               .scale = Scale(kScaleOutput, n),
+                               .du = dp,
+                               .dv = dp,
+                               .dweight = buffers.doutput_weight,
+                               .dv_kept = 0},
+                              C_);
+    VectorLoop(C_, [=](int64_t j) { d_o[j] = dp[j]; });
   }
 
   const ResidualSite& site_;
@@ -259,7 +275,8 @@ class BackwardSite {
 }  // namespace
 
 void CpuOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const {
-  BackwardSite(site, t).Run();
+  WithActivationType(t.dx.dtype(),
+                     [&]<class T>(std::type_identity<T>) { BackwardSite<T>(site, t).Run(); });
 }
 
 }  // namespace twinstream

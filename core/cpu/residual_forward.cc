@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/residual_rows.h"
@@ -14,22 +15,23 @@ namespace {
 using Y = ResidualWrite::Y;
 
 // One row of a write.
+template <class T>
 struct WriteRow {
-  const float* x = nullptr;         // [C] before
+  const T* x = nullptr;             // [C] before
   const float* x_weight = nullptr;  // [C] of the base's norm
   float x_scale = 1;                // of the base's norm
-  const float* y = nullptr;         // [C] before; not for Y::kSet
-  const float* o = nullptr;         // [C]
+  const T* y = nullptr;             // [C] before; not for Y::kSet
+  const T* o = nullptr;             // [C]
   const float* o_weight = nullptr;  // [C] of the output norm
   float o_scale = 1;                // of the output norm
   float base_gain = 1;
   float x_gain = 1;
-  float* x_out = nullptr;  // [C]
-  float* y_out = nullptr;  // [C]
+  T* x_out = nullptr;  // [C]
+  T* y_out = nullptr;  // [C]
 };
 
-template <bool kBaseNorm, bool kOutputNorm, Y kY>
-void Write(const WriteRow& row, int64_t C) {
+template <bool kBaseNorm, bool kOutputNorm, Y kY, class T>
+void Write(const WriteRow<T>& row, int64_t C) {
   VectorLoop(C, [row](int64_t j) {
     float base = row.x[j], p = row.o[j];
     if constexpr (kBaseNorm) base *= row.x_scale * row.x_weight[j];
@@ -40,14 +42,14 @@ void Write(const WriteRow& row, int64_t C) {
   });
 }
 
-void Write(bool base_norm, bool output_norm, Y y, const WriteRow& row, int64_t C) {
+template <class T>
+void Write(bool base_norm, bool output_norm, Y y, const WriteRow<T>& row, int64_t C) {
   WithConstant(base_norm, [&](auto kBaseNorm) {
     WithConstant(output_norm, [&](auto kOutputNorm) {
       switch (y) {
         case Y::kKeep:
           Write<kBaseNorm(), kOutputNorm(), Y::kKeep>(row, C);
-          if (row.y_out != row.y)
-            std::memcpy(row.y_out, row.y, static_cast<size_t>(C) * sizeof(float));
+          if (row.y_out != row.y) std::memcpy(row.y_out, row.y, static_cast<size_t>(C) * sizeof(T));
           return;
         case Y::kAdd:
           return Write<kBaseNorm(), kOutputNorm(), Y::kAdd>(row, C);
@@ -63,32 +65,39 @@ float InverseRms(float sum_of_squares, int64_t C, float eps) {
 }
 
 // Of one row v [C].
-float RowScale(const float* v, int64_t C, float eps) {
-  return InverseRms(VectorSum(C, [v](int64_t j) { return v[j] * v[j]; }), C, eps);
+template <class T>
+float RowScale(const T* v, int64_t C, float eps) {
+  const auto square = [v](int64_t j) {
+    const float v_j = v[j];
+    return v_j * v_j;
+  };
+  return InverseRms(VectorSum(C, square), C, eps);
 }
 
-// h = N_in(u). Returns the scale of the norm.
-float ReadNormedSum(const StreamRow& row, XTerm x, bool y, const float* weight, float eps, float* h,
-                    int64_t C) {
-  const float sum_of_squares = WithConstant(x, [&](auto kX) {
-    return WithConstant(y, [&](auto kY) {
+// h = N_in(u). Returns the scale of the norm. u_row: [C], for the sum of the streams.
+template <class T>
+float ReadNormedSum(const StreamRow<T>& row, const ResidualRead& read, const float* weight,
+                    float eps, float* u_row, T* h, int64_t C) {
+  const float sum_of_squares = WithConstant(XTermOf(read), [&](auto kX) {
+    return WithConstant(read.y, [&](auto kY) {
       return VectorSum(C, [=](int64_t j) {
-        const float u = row.Sum<kX(), kY()>(j);
-        h[j] = u;
+        const float u = row.template Sum<kX(), kY()>(j);
+        u_row[j] = u;
         return u * u;
       });
     });
   });
   const float scale = InverseRms(sum_of_squares, C, eps);
-  VectorLoop(C, [=](int64_t j) { h[j] *= scale * weight[j]; });
+  VectorLoop(C, [=](int64_t j) { h[j] = scale * weight[j] * u_row[j]; });
   return scale;
 }
 
+template <class T>
 class ForwardSite {
  public:
   ForwardSite(const ResidualSite& site, const ResidualForwardTensors& t)
       : site_(site), t_(t), N_(t.x.dim(0)), C_(t.x.dim(1)) {
-    CheckMatrix(t.x, N_, C_, "x");
+    CheckMatrix<T>(t.x, N_, C_, "x");
     Check((site.write == nullptr) == (site.read_before == nullptr),
           "a residual write needs the read of its block, and the read its write");
     if (site.write != nullptr) CheckWrite(*site.read_before, *site.write);
@@ -98,36 +107,37 @@ class ForwardSite {
   void Run() const {
     constexpr int64_t kWorkPerElement = 8;
     ParallelRows(N_, GrainFor(kWorkPerElement * C_), [this](int64_t begin, int64_t end) {
+      float* const u_row = ThreadScratch<ForwardSite>(C_);
       for (int64_t n = begin; n < end; ++n) {
         if (site_.write != nullptr) WriteStreams(n, *site_.read_before, *site_.write);
-        if (site_.read != nullptr) ReadStreams(n, *site_.read);
+        if (site_.read != nullptr) ReadStreams(n, *site_.read, u_row);
       }
     });
   }
 
  private:
   void CheckWrite(const ResidualRead& before, const ResidualWrite& write) const {
-    CheckMatrix(t_.o, N_, C_, "o");
-    CheckMatrix(t_.x_out, N_, C_, "x_out");
+    CheckMatrix<T>(t_.o, N_, C_, "o");
+    CheckMatrix<T>(t_.x_out, N_, C_, "x_out");
     if (before.base_norm) {
       CheckWeight(t_.x_weight_before, C_, "x_weight_before");
-      CheckMatrix(t_.scales_before, kResidualScales, N_, "scales_before");
+      CheckMatrix<float>(t_.scales_before, kResidualScales, N_, "scales_before");
     }
     if (write.output_norm) {
       CheckWeight(t_.output_weight, C_, "output_weight");
-      CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+      CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
     }
-    if (write.y != Y::kKeep || t_.y) CheckMatrix(t_.y_out, N_, C_, "y_out");
-    if (write.y == Y::kAdd || (write.y == Y::kKeep && t_.y_out)) CheckMatrix(t_.y, N_, C_, "y");
+    if (write.y != Y::kKeep || t_.y) CheckMatrix<T>(t_.y_out, N_, C_, "y_out");
+    if (write.y == Y::kAdd || (write.y == Y::kKeep && t_.y_out)) CheckMatrix<T>(t_.y, N_, C_, "y");
   }
 
   void CheckRead(const ResidualRead& read) const {
     CheckRule(read);
-    CheckMatrix(t_.h, N_, C_, "h");
-    CheckMatrix(t_.scales, kResidualScales, N_, "scales");
+    CheckMatrix<T>(t_.h, N_, C_, "h");
+    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
     if (UsesXWeight(read)) CheckWeight(t_.x_weight, C_, "x_weight");
     if (read.y) {
-      CheckMatrix(StoredY(), N_, C_, "y");
+      CheckMatrix<T>(StoredY(), N_, C_, "y");
       CheckWeight(t_.y_weight, C_, "y_weight");
     }
     if (read.input_norm) CheckWeight(t_.input_weight, C_, "input_weight");
@@ -137,34 +147,35 @@ class ForwardSite {
   Tensor StoredX() const { return site_.write != nullptr ? t_.x_out : t_.x; }
   Tensor StoredY() const { return site_.write != nullptr ? t_.y_out : t_.y; }
 
-  float& Scale(ResidualScale which, int64_t n) const { return RowOf(t_.scales, which)[n]; }
+  float& Scale(ResidualScale which, int64_t n) const { return RowOf<float>(t_.scales, which)[n]; }
 
   void WriteStreams(int64_t n, const ResidualRead& before, const ResidualWrite& write) const {
-    WriteRow row = {.x = RowOf(t_.x, n),
-                    .x_weight = WeightOf(t_.x_weight_before),
-                    .y = RowOf(t_.y, n),
-                    .o = RowOf(t_.o, n),
-                    .o_weight = WeightOf(t_.output_weight),
-                    .base_gain = write.base_gain,
-                    .x_gain = write.x_gain,
-                    .x_out = RowOf(t_.x_out, n),
-                    .y_out = RowOf(t_.y_out, n)};
-    if (before.base_norm) row.x_scale = RowOf(t_.scales_before, kScaleX)[n];
+    WriteRow<T> row = {.x = RowOf<T>(t_.x, n),
+                       .x_weight = WeightOf(t_.x_weight_before),
+                       .y = RowOf<T>(t_.y, n),
+                       .o = RowOf<T>(t_.o, n),
+                       .o_weight = WeightOf(t_.output_weight),
+                       .base_gain = write.base_gain,
+                       .x_gain = write.x_gain,
+                       .x_out = RowOf<T>(t_.x_out, n),
+                       .y_out = RowOf<T>(t_.y_out, n)};
+    if (before.base_norm) row.x_scale = RowOf<float>(t_.scales_before, kScaleX)[n];
     if (write.output_norm) row.o_scale = Scale(kScaleOutput, n) = RowScale(row.o, C_, site_.eps);
     Write(before.base_norm, write.output_norm, write.y, row, C_);
   }
 
-  void ReadStreams(int64_t n, const ResidualRead& read) const {
-    StreamRow row = {.x = RowOf(StoredX(), n),
-                     .x_weight = WeightOf(t_.x_weight),
-                     .y = RowOf(StoredY(), n),
-                     .y_weight = WeightOf(t_.y_weight)};
+  // u_row: [C], overwritten.
+  void ReadStreams(int64_t n, const ResidualRead& read, float* u_row) const {
+    StreamRow<T> row = {.x = RowOf<T>(StoredX(), n),
+                        .x_weight = WeightOf(t_.x_weight),
+                        .y = RowOf<T>(StoredY(), n),
+                        .y_weight = WeightOf(t_.y_weight)};
     if (NormalisesX(read)) row.x_scale = Scale(kScaleX, n) = RowScale(row.x, C_, site_.eps);
     if (read.y) row.y_scale = Scale(kScaleY, n) = RowScale(row.y, C_, site_.eps);
-    float* const h = RowOf(t_.h, n);
+    T* const h = RowOf<T>(t_.h, n);
     if (read.input_norm) {
       Scale(kScaleInput, n) =
-          ReadNormedSum(row, XTermOf(read), read.y, WeightOf(t_.input_weight), site_.eps, h, C_);
+          ReadNormedSum(row, read, WeightOf(t_.input_weight), site_.eps, u_row, h, C_);
     } else {
       SumStreams(row, read, h, C_);
     }
@@ -178,7 +189,8 @@ class ForwardSite {
 }  // namespace
 
 void CpuOps::ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const {
-  ForwardSite(site, t).Run();
+  WithActivationType(t.x.dtype(),
+                     [&]<class T>(std::type_identity<T>) { ForwardSite<T>(site, t).Run(); });
 }
 
 }  // namespace twinstream

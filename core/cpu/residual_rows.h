@@ -45,12 +45,14 @@ inline void CheckRule(const ResidualRead& read) {
         "a residual read has one weight of x: base_norm excludes kNorm and kScale");
 }
 
-// One row of both streams as a block reads them. Scales are 1 / sqrt(mean(v^2) + eps).
+// One row of both streams as a block reads them, T the streams' type. Scales are 1 / sqrt(mean(v^2)
+// + eps).
+template <class T>
 struct StreamRow {
-  const float* x = nullptr;         // [C]
+  const T* x = nullptr;             // [C]
   const float* x_weight = nullptr;  // [C]
   float x_scale = 1;
-  const float* y = nullptr;         // [C]
+  const T* y = nullptr;             // [C]
   const float* y_weight = nullptr;  // [C]
   float y_scale = 1;
 
@@ -85,26 +87,30 @@ auto WithConstant(XTerm term, F f) {
 }
 
 // sum [C] <- u
-inline void SumStreams(const StreamRow& row, const ResidualRead& read, float* sum, int64_t C) {
+template <class T, class Sum>
+void SumStreams(const StreamRow<T>& row, const ResidualRead& read, Sum* sum, int64_t C) {
   WithConstant(XTermOf(read), [&](auto kX) {
     WithConstant(read.y, [&](auto kY) {
-      VectorLoop(C, [=](int64_t j) { sum[j] = row.Sum<kX(), kY()>(j); });
+      VectorLoop(C, [=](int64_t j) { sum[j] = row.template Sum<kX(), kY()>(j); });
     });
   });
 }
 
-// Row n of a matrix [N, C], or null where there is none. Runs for every row: CheckMatrix has looked
-// at the dtype.
-inline float* RowOf(Tensor matrix, int64_t n) {
-  return matrix ? reinterpret_cast<float*>(matrix.data()) + n * matrix.dim(1) : nullptr;
+// Row n of a matrix [N, C] of T, or null where there is none. Runs for every row: CheckMatrix has
+// looked at the dtype.
+template <class T>
+T* RowOf(Tensor matrix, int64_t n) {
+  return matrix ? reinterpret_cast<T*>(matrix.data()) + n * matrix.dim(1) : nullptr;
 }
 inline float* WeightOf(Tensor weight) { return reinterpret_cast<float*>(weight.data()); }
 
-// Dies unless `matrix` is [N, C]. `name`: of the argument.
-inline void CheckMatrix(Tensor matrix, int64_t N, int64_t C, const char* name) {
-  if (matrix && matrix.dtype() == DType::kF32 && matrix.shape() == Shape({N, C})) return;
-  Die(absl::StrFormat("residual %s is %s %s, not F32 [%d, %d]", name, NameOf(matrix.dtype()),
-                      matrix.shape().ToString(), N, C));
+// Dies unless `matrix` is [N, C] of T. `name`: of the argument.
+template <class T>
+void CheckMatrix(Tensor matrix, int64_t N, int64_t C, const char* name) {
+  constexpr DType kDType = DTypeOf<T>::kValue;
+  if (matrix && matrix.dtype() == kDType && matrix.shape() == Shape({N, C})) return;
+  Die(absl::StrFormat("residual %s is %s %s, not %s [%d, %d]", name, NameOf(matrix.dtype()),
+                      matrix.shape().ToString(), NameOf(kDType), N, C));
 }
 inline void CheckWeight(Tensor weight, int64_t C, const char* name) {
   if (weight && weight.dtype() == DType::kF32 && weight.elements() == C) return;

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
+#include <string>
 #include <vector>
 
 #include "core/cpu/ops.h"
 #include "core/cpu/vector_math.h"
 #include "tests/testing/near.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
@@ -16,16 +17,14 @@ namespace {
 constexpr int64_t kRows = 7;
 constexpr int64_t kWidth = 37;
 
-Tensor TensorOf(std::vector<float>& values, int64_t rows, int64_t columns) {
-  return Tensor(reinterpret_cast<std::byte*>(values.data()), DType::kF32, {rows, columns});
-}
+using testing::Lent;
+using testing::Tolerance;
 
-std::vector<float> Random(int64_t elements, float deviation) {
-  std::mt19937 generator(5);
-  std::normal_distribution<float> normal(0, deviation);
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (float& v : values) v = normal(generator);
-  return values;
+// Normal values of standard deviation 2.
+std::vector<float> RandomUp(DType dtype) {
+  std::vector<float> up = testing::RandomFloats(kRows * 2 * kWidth, 5, dtype);
+  for (float& v : up) v *= 2;
+  return up;
 }
 
 double SwiGlu(double value, double gate) { return value * gate / (1 + std::exp(-gate)); }
@@ -51,19 +50,25 @@ TEST(VectorMathTest, ExpOfTheExtremes) {
   EXPECT_TRUE(std::isnan(Exp(std::numeric_limits<float>::quiet_NaN())));
 }
 
-TEST(SwiGluTest, ForwardMatchesTheReference) {
-  std::vector<float> up = Random(kRows * 2 * kWidth, 2), out(kRows * kWidth, NAN);
-  CpuOps().SwiGluForward(TensorOf(out, kRows, kWidth), TensorOf(up, kRows, 2 * kWidth));
+class SwiGluTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, SwiGluTest, ::testing::ValuesIn(testing::kActivationTypes),
+                         [](const auto& type) { return std::string(NameOf(type.param)); });
+
+TEST_P(SwiGluTest, ForwardMatchesTheReference) {
+  std::vector<float> up = RandomUp(GetParam()), out(kRows * kWidth, NAN);
+  CpuOps().SwiGluForward(Lent(out, {kRows, kWidth}, GetParam()),
+                         Lent(up, {kRows, 2 * kWidth}, GetParam()));
   std::vector<double> expected;
   for (size_t n = 0; n < kRows; ++n) {
     for (size_t j = 0; j < kWidth; ++j)
       expected.push_back(SwiGlu(up[n * 2 * kWidth + j], up[n * 2 * kWidth + kWidth + j]));
   }
-  EXPECT_LE(testing::RelativeError(out, expected), testing::Float32Tolerance(1));
+  EXPECT_LE(testing::RelativeError(out, expected), Tolerance(GetParam(), 1));
 }
 
-TEST(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
-  std::vector<float> up = Random(kRows * 2 * kWidth, 2), dout = Random(kRows * kWidth, 1);
+TEST_P(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
+  std::vector<float> up = RandomUp(GetParam()),
+                     dout = testing::RandomFloats(kRows * kWidth, 6, GetParam());
   std::vector<double> expected(up.size());
   constexpr double kStep = 1e-5;
   for (size_t n = 0; n < kRows; ++n) {
@@ -77,19 +82,23 @@ TEST(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
     }
   }
   std::vector<float> dup(up.size(), NAN);
-  const Tensor up_tensor = TensorOf(up, kRows, 2 * kWidth);
-  CpuOps().SwiGluBackward(TensorOf(dup, kRows, 2 * kWidth), TensorOf(dout, kRows, kWidth),
-                          up_tensor);
-  EXPECT_LE(testing::RelativeError(dup, expected), testing::Float32Tolerance(1));
-  CpuOps().SwiGluBackward(up_tensor, TensorOf(dout, kRows, kWidth), up_tensor);
+  const Shape shape = {kRows, kWidth}, up_shape = {kRows, 2 * kWidth};
+  CpuOps().SwiGluBackward(Lent(dup, up_shape, GetParam()), Lent(dout, shape, GetParam()),
+                          Lent(up, up_shape, GetParam()));
+  EXPECT_LE(testing::RelativeError(dup, expected), Tolerance(GetParam(), 1));
+  {
+    const Lent in_place(up, up_shape, GetParam());
+    CpuOps().SwiGluBackward(in_place, Lent(dout, shape, GetParam()), in_place);
+  }
   EXPECT_EQ(up, dup);
 }
 
-TEST(SwiGluTest, LargeGatesAreFinite) {
+TEST_P(SwiGluTest, LargeGatesAreFinite) {
   std::vector<float> up = {2, 2, -200, 200}, out(2), dout = {1, 1}, dup(4);
-  CpuOps().SwiGluForward(TensorOf(out, 1, 2), TensorOf(up, 1, 4));
+  CpuOps().SwiGluForward(Lent(out, {1, 2}, GetParam()), Lent(up, {1, 4}, GetParam()));
   EXPECT_EQ(out, std::vector<float>({0, 400}));
-  CpuOps().SwiGluBackward(TensorOf(dup, 1, 4), TensorOf(dout, 1, 2), TensorOf(up, 1, 4));
+  CpuOps().SwiGluBackward(Lent(dup, {1, 4}, GetParam()), Lent(dout, {1, 2}, GetParam()),
+                          Lent(up, {1, 4}, GetParam()));
   EXPECT_EQ(dup, std::vector<float>({0, 200, 0, 2}));
 }
 

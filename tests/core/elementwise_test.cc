@@ -42,6 +42,26 @@ TEST_P(ElementwiseTest, AddAndScaleReachEveryElementOnce) {
   EXPECT_EQ(a, expected);
 }
 
+TEST_P(ElementwiseTest, AddOfBf16RoundsOnce) {
+  std::vector<float> a = testing::RandomFloats(kElements, 1, DType::kBF16),
+                     b = testing::RandomFloats(kElements, 2, DType::kBF16), expected;
+  for (size_t i = 0; i < a.size(); ++i) expected.push_back(RoundToBFloat16(a[i] + b[i]));
+  CpuOps().Add(testing::Lent(a, {kElements}, DType::kBF16),
+               testing::Lent(b, {kElements}, DType::kBF16));
+  EXPECT_EQ(a, expected);
+}
+
+TEST_P(ElementwiseTest, CastRoundsToTheNearestAndWidensExactly) {
+  std::vector<float> values = testing::RandomFloats(kElements, 1), back(kElements, NAN);
+  std::vector<BFloat16> narrow(kElements);
+  CpuOps().Cast(TensorOf(narrow), TensorOf(values));
+  CpuOps().Cast(TensorOf(back), TensorOf(narrow));
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(narrow[i].bits, RoundToBFloat16(values[i]).bits);
+    ASSERT_EQ(back[i], static_cast<float>(narrow[i]));
+  }
+}
+
 TEST_P(ElementwiseTest, ZeroClearsEveryDtypeAndNothingElse) {
   std::vector<double> wide(kElements, 3);
   std::vector<int32_t> integers(7, 3);

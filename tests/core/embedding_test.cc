@@ -2,9 +2,11 @@
 #include <omp.h>
 
 #include <random>
+#include <string>
 #include <vector>
 
 #include "core/cpu/ops.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
@@ -18,14 +20,6 @@ Tensor TensorOf(std::vector<T>& values, const Shape& shape) {
   return Tensor(reinterpret_cast<std::byte*>(values.data()), DTypeOf<T>::kValue, shape);
 }
 
-std::vector<float> Random(int64_t elements) {
-  std::mt19937 generator(3);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (float& v : values) v = normal(generator);
-  return values;
-}
-
 // Ids below, in and above the table, many of them repeated.
 std::vector<int32_t> Tokens() {
   std::mt19937 generator(4);
@@ -37,13 +31,18 @@ std::vector<int32_t> Tokens() {
 
 bool InTable(int32_t token) { return token >= kBegin && token < kBegin + kTableRows; }
 
-TEST(EmbeddingTest, TokensOfTheTableAreLookedUpAndOthersAreZero) {
+class EmbeddingTest : public ::testing::TestWithParam<DType> {};
+INSTANTIATE_TEST_SUITE_P(Types, EmbeddingTest, ::testing::ValuesIn(testing::kActivationTypes),
+                         [](const auto& type) { return std::string(NameOf(type.param)); });
+
+TEST_P(EmbeddingTest, TokensOfTheTableAreLookedUpAndOthersAreZero) {
   for (int64_t C : {1, 33, 64}) {
     std::vector<int32_t> tokens = Tokens();
-    std::vector<float> table = Random(kTableRows * C);
+    std::vector<float> table = testing::RandomFloats(kTableRows * C, 3, GetParam());
     std::vector<float> out(static_cast<size_t>(kTokens * C), -1.0F), expected;
-    CpuOps().EmbeddingForward(TensorOf(out, {kTokens, C}), TensorOf(tokens, {kTokens}),
-                              TensorOf(table, {kTableRows, C}), kBegin);
+    CpuOps().EmbeddingForward(testing::Lent(out, {kTokens, C}, GetParam()),
+                              TensorOf(tokens, {kTokens}),
+                              testing::Lent(table, {kTableRows, C}, GetParam()), kBegin);
     for (int32_t token : tokens) {
       for (int64_t j = 0; j < C; ++j)
         expected.push_back(InTable(token) ? table[static_cast<size_t>((token - kBegin) * C + j)]
@@ -53,11 +52,12 @@ TEST(EmbeddingTest, TokensOfTheTableAreLookedUpAndOthersAreZero) {
   }
 }
 
-TEST(EmbeddingTest, BackwardAddsInAscendingOrderOnAnyNumberOfThreads) {
+// The table's gradient is float32, so the sums are the same whatever the type of dout.
+TEST_P(EmbeddingTest, BackwardAddsInAscendingOrderOnAnyNumberOfThreads) {
   for (int64_t C : {1, 33, 130}) {
     std::vector<int32_t> tokens = Tokens();
-    std::vector<float> dout = Random(kTokens * C);
-    std::vector<float> expected = Random(kTableRows * C);
+    std::vector<float> dout = testing::RandomFloats(kTokens * C, 3, GetParam());
+    std::vector<float> expected = testing::RandomFloats(kTableRows * C, 4);
     const std::vector<float> before = expected;
     for (size_t n = 0; n < kTokens; ++n) {
       for (int64_t j = 0; InTable(tokens[n]) && j < C; ++j)
@@ -68,7 +68,7 @@ TEST(EmbeddingTest, BackwardAddsInAscendingOrderOnAnyNumberOfThreads) {
       omp_set_num_threads(threads);
       std::vector<float> dtable = before;
       CpuOps().EmbeddingBackward(TensorOf(dtable, {kTableRows, C}), TensorOf(tokens, {kTokens}),
-                                 TensorOf(dout, {kTokens, C}), kBegin);
+                                 testing::Lent(dout, {kTokens, C}, GetParam()), kBegin);
       EXPECT_EQ(dtable, expected) << C << " columns, " << threads << " threads";
     }
     omp_set_num_threads(1);

@@ -31,9 +31,9 @@ std::vector<float> Columns(const std::vector<float>& rows, int64_t begin, int64_
   return part;
 }
 
-// The three operations over a vocabulary cut at `ends`.
+// The three operations over a vocabulary cut at `ends`; the gradient is of `dtype`.
 Loss Split(const std::vector<float>& logits, std::vector<int32_t> targets,
-           const std::vector<int64_t>& ends) {
+           const std::vector<int64_t>& ends, DType dtype = DType::kF32) {
   const CpuOps ops;
   const Tensor target_tensor = View(targets, {kRows});
   std::vector<float> gathered;
@@ -52,10 +52,11 @@ Loss Split(const std::vector<float>& logits, std::vector<int32_t> targets,
   begin = 0;
   for (int64_t end : ends) {
     std::vector<float> part = Columns(logits, begin, end);
-    ops.LogitGradient(View(part, {kRows, end - begin}), target_tensor, View(loss.lse, {kRows}),
-                      begin, kZLoss, kScale);
+    std::vector<float> gradient(part.size(), NAN);
+    ops.LogitGradient(Lent(gradient, {kRows, end - begin}, dtype), View(part, {kRows, end - begin}),
+                      target_tensor, View(loss.lse, {kRows}), begin, {kZLoss, kScale});
     for (int64_t n = 0; n < kRows; ++n)
-      std::copy_n(part.begin() + n * (end - begin), end - begin,
+      std::copy_n(gradient.begin() + n * (end - begin), end - begin,
                   loss.dlogits.begin() + n * kVocabulary + begin);
     begin = end;
   }
@@ -115,6 +116,25 @@ TEST_F(CpuLoss, EqualsTheDoubleReferenceHoweverTheVocabularyIsSplit) {
     EXPECT_NEAR(loss.sums[0] - 10, expected.sums[0], tolerance * expected.sums[0]);
     EXPECT_NEAR(loss.sums[1] - 20, expected.sums[1], tolerance * expected.sums[1]);
   }
+}
+
+TEST_F(CpuLoss, ABf16GradientIsTheFloat32OneRoundedOnce) {
+  const Loss wide = Split(logits, targets, {150, kVocabulary});
+  const Loss narrow = Split(logits, targets, {150, kVocabulary}, DType::kBF16);
+  EXPECT_EQ(narrow.lse, wide.lse);
+  EXPECT_EQ(narrow.sums, wide.sums);
+  for (size_t i = 0; i < wide.dlogits.size(); ++i) {
+    ASSERT_EQ(narrow.dlogits[i], static_cast<float>(RoundToBFloat16(wide.dlogits[i])));
+  }
+}
+
+TEST_F(CpuLoss, AFloat32GradientMayReplaceTheLogits) {
+  const Loss apart = Split(logits, targets, {kVocabulary});
+  std::vector<float> in_place = logits, lse = apart.lse;
+  const Tensor rows = View(in_place, {kRows, kVocabulary});
+  CpuOps().LogitGradient(rows, rows, View(targets, {kRows}), View(lse, {kRows}), 0,
+                         {kZLoss, kScale});
+  EXPECT_EQ(in_place, apart.dlogits);
 }
 
 // A part without columns must not change a bit: ranks beyond the vocabulary's end hold none.

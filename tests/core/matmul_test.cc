@@ -14,6 +14,8 @@
 namespace twinstream {
 namespace {
 
+using testing::Lent;
+
 struct Size {
   int64_t M, N, K;
 };
@@ -41,14 +43,22 @@ std::vector<double> Reference(const std::vector<float>& old, const std::vector<f
   return out;
 }
 
+// Dtypes of a product's matrices.
+struct Types {
+  DType out = DType::kF32, a = DType::kF32, b = DType::kF32;
+};
+
 // The relative error of one product of random matrices.
-double Error(const CpuOps& ops, const Size& size, const MatmulOptions& options) {
+double Error(const CpuOps& ops, const Size& size, const MatmulOptions& options,
+             const Types& types = {}) {
   const auto [M, N, K] = size;
-  std::vector<float> a = testing::RandomFloats(M * K, 1), b = testing::RandomFloats(K * N, 2),
-                     out = testing::RandomFloats(M * N, 3);
+  std::vector<float> a = testing::RandomFloats(M * K, 1, types.a),
+                     b = testing::RandomFloats(K * N, 2, types.b),
+                     out = testing::RandomFloats(M * N, 3, types.out);
   const std::vector<double> expected = Reference(out, a, b, size, options);
-  ops.Matmul(TensorOf(out, M, N), options.transpose_a ? TensorOf(a, K, M) : TensorOf(a, M, K),
-             options.transpose_b ? TensorOf(b, N, K) : TensorOf(b, K, N), options);
+  ops.Matmul(Lent(out, {M, N}, types.out),
+             Lent(a, options.transpose_a ? Shape{K, M} : Shape{M, K}, types.a),
+             Lent(b, options.transpose_b ? Shape{N, K} : Shape{K, N}, types.b), options);
   return testing::RelativeError(out, expected);
 }
 
@@ -75,6 +85,51 @@ TEST(MatmulTest, EveryOptionAndOddSizesMatchTheReference) {
           << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
           << options.transpose_b << options.accumulate << options.varying;
     }
+  }
+}
+
+// Products of bf16 matrices are exact, and their sums are float32's: only a bf16 result is rounded.
+void ExpectBf16Products(const CpuOps& ops, const Size& size, const MatmulOptions& options) {
+  constexpr DType kNarrow = DType::kBF16, kWide = DType::kF32;
+  for (const Types& types : {Types{kWide, kNarrow, kNarrow}, Types{kNarrow, kNarrow, kNarrow},
+                             Types{kWide, kWide, kNarrow}, Types{kWide, kNarrow, kWide},
+                             Types{kNarrow, kWide, kNarrow}, Types{kNarrow, kWide, kWide}}) {
+    EXPECT_LE(Error(ops, size, options, types), testing::Tolerance(types.out, size.K))
+        << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
+        << options.transpose_b << options.accumulate << " " << NameOf(types.out) << " = "
+        << NameOf(types.a) << " " << NameOf(types.b);
+  }
+}
+
+TEST(MatmulTest, Bf16MatricesInEveryPlaceMatchTheReference) {
+  for (const Size& size : {Size{1, 1, 1}, Size{5, 1, 9}, Size{17, 33, 65}, Size{13, 67, 128}}) {
+    for (const MatmulOptions& options : AllOptions()) {
+      ExpectBf16Products(CpuOps(Bf16Products::kWidened), size, options);
+      ExpectBf16Products(CpuOps(), size, options);  // what this machine is good at
+    }
+  }
+}
+
+// More of K than fits into a panel with all of M and N: several panels in both, the last ones
+// smaller. Against the float32 product of the same numbers, which has no panels.
+TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
+  constexpr int64_t M = 70, N = 131, K = 1 << 14;
+  const CpuOps ops(Bf16Products::kWidened);
+  std::vector<float> a = testing::RandomFloats(M * K, 1, DType::kBF16),
+                     b = testing::RandomFloats(K * N, 2, DType::kBF16);
+  for (const MatmulOptions& options : AllOptions()) {
+    const Shape a_shape = options.transpose_a ? Shape{K, M} : Shape{M, K},
+                b_shape = options.transpose_b ? Shape{N, K} : Shape{K, N};
+    std::vector<float> expected = testing::RandomFloats(M * N, 3), wide = expected, narrow(M * N);
+    ops.Matmul(TensorOf(expected, M, N), TensorOf(a, a_shape[0], a_shape[1]),
+               TensorOf(b, b_shape[0], b_shape[1]), options);
+    const std::vector<double> doubles = testing::ToDouble(expected);
+    const Lent a_lent(a, a_shape, DType::kBF16), b_lent(b, b_shape, DType::kBF16);
+    ops.Matmul(TensorOf(wide, M, N), a_lent, b_lent, options);
+    EXPECT_LE(testing::RelativeError(wide, doubles), testing::Float32Tolerance(K));
+    if (options.accumulate) continue;
+    ops.Matmul(Lent(narrow, {M, N}, DType::kBF16), a_lent, b_lent, options);
+    EXPECT_LE(testing::RelativeError(narrow, doubles), testing::Tolerance(DType::kBF16, K));
   }
 }
 

@@ -17,6 +17,7 @@ constexpr float kEps = 1e-5F;
 struct Case {
   AttentionShape shape;
   bool q_norm, k_norm, v_norm;
+  DType dtype = DType::kF32;
 };
 
 // Heads of one kind: [B, count, T, D].
@@ -68,7 +69,7 @@ std::vector<Heads> Reference(const Case& c, const std::vector<double>& qkv,
 struct Qkv {
   explicit Qkv(const Case& c_in) : c(c_in) {
     const auto [B, T, H, K, D] = c.shape;
-    qkv = RandomFloats(B * T * (H + 2 * K) * D, 1);
+    qkv = RandomFloats(B * T * (H + 2 * K) * D, 1, c.dtype);
     weights = RandomFloats(3 * D, 2);
     for (const Kind& kind : Kinds(c))
       heads.emplace_back(static_cast<size_t>(B * T * kind.count * D), NAN);
@@ -87,13 +88,28 @@ struct Qkv {
   Tensor Weight(std::vector<float>& of, int64_t kind, bool present) {
     return present ? View(of, {3, c.shape.head_dim}).At(kind) : Tensor();
   }
-  QkvTensors tensors() {
+  Shape columns() const { return {c.shape.rows(), c.shape.qkv_columns()}; }
+  // The operation's tensors while they are lent.
+  struct Loan {
+    explicit Loan(Qkv& of)
+        : qkv(of.qkv, of.columns(), of.c.dtype),
+          q(of.heads[0], of.HeadsShape(of.c.shape.heads), of.c.dtype),
+          k(of.heads[1], of.HeadsShape(of.c.shape.kv_heads), of.c.dtype),
+          v(of.heads[2], of.HeadsShape(of.c.shape.kv_heads), of.c.dtype),
+          tensors(of.Tensors(*this)) {}
+    Lent qkv, q, k, v;
+    QkvTensors tensors;
+  };
+  Shape HeadsShape(int64_t count) const {
+    return {c.shape.batch, count, c.shape.sequence, c.shape.head_dim};
+  }
+  QkvTensors Tensors(const Loan& loan) {
     const auto [B, T, H, K, D] = c.shape;
     QkvTensors t;
-    t.qkv = View(qkv, {B * T, (H + 2 * K) * D});
-    t.q = View(heads[0], {B, H, T, D});
-    t.k = View(heads[1], {B, K, T, D});
-    t.v = View(heads[2], {B, K, T, D});
+    t.qkv = loan.qkv;
+    t.q = loan.q;
+    t.k = loan.k;
+    t.v = loan.v;
     t.rope = View(rope, {T, D});
     t.q_norm = Weight(weights, 0, c.q_norm);
     t.k_norm = Weight(weights, 1, c.k_norm);
@@ -101,19 +117,24 @@ struct Qkv {
     if (c.q_norm || c.k_norm || c.v_norm) t.scales = View(scales, {B * T, H + 2 * K});
     return t;
   }
-  void Forward() { CpuOps().QkvForward(c.shape, kEps, tensors()); }
-  // Gradients for backward, which overwrites them.
+  void Forward() { CpuOps().QkvForward(c.shape, kEps, Loan(*this).tensors); }
+  // Gradients for backward.
   std::vector<std::vector<float>> SetGradients() {
     for (size_t kind = 0; kind < heads.size(); ++kind)
-      heads[kind] = RandomFloats(static_cast<int64_t>(heads[kind].size()), 10 + kind);
+      heads[kind] = RandomFloats(static_cast<int64_t>(heads[kind].size()), 10 + kind, c.dtype);
     return heads;
   }
-  void Backward() { BackwardInto(dqkv); }
-  void BackwardInto(std::vector<float>& gradient) {
-    const AttentionShape& s = c.shape;
-    CpuOps().QkvBackward(s, tensors(), View(gradient, {s.rows(), s.qkv_columns()}),
-                         Weight(dweights, 0, c.q_norm), Weight(dweights, 1, c.k_norm),
-                         Weight(dweights, 2, c.v_norm));
+  void Backward() {
+    const Loan loan(*this);
+    BackwardInto(loan, Lent(dqkv, columns(), c.dtype));
+  }
+  void BackwardInPlace() {
+    const Loan loan(*this);
+    BackwardInto(loan, loan.qkv);
+  }
+  void BackwardInto(const Loan& loan, Tensor gradient) {
+    CpuOps().QkvBackward(c.shape, loan.tensors, gradient, Weight(dweights, 0, c.q_norm),
+                         Weight(dweights, 1, c.k_norm), Weight(dweights, 2, c.v_norm));
   }
 
   Case c;
@@ -151,7 +172,8 @@ TEST_P(CpuQkv, ForwardEqualsTheDoubleReference) {
   op.Forward();
   const std::vector<Heads> expected = Reference(op.c, ToDouble(op.qkv), ToDouble(op.weights));
   for (size_t kind = 0; kind < 3; ++kind)
-    EXPECT_LT(RelativeError(op.heads[kind], expected[kind]), Float32Tolerance(op.c.shape.head_dim))
+    EXPECT_LT(RelativeError(op.heads[kind], expected[kind]),
+              Tolerance(op.c.dtype, op.c.shape.head_dim))
         << "kind " << kind;
 }
 
@@ -164,7 +186,7 @@ TEST_P(CpuQkv, BackwardEqualsFiniteDifferences) {
 
   const auto heads_of = [&] { return Reference(op.c, qkv, weights); };
   EXPECT_LT(RelativeError(op.dqkv, Slopes(dheads, qkv, heads_of)),
-            Float32Tolerance(op.c.shape.head_dim));
+            Tolerance(op.c.dtype, op.c.shape.head_dim));
   std::vector<double> dweights = Slopes(dheads, weights, heads_of);
   for (double& slope : dweights) slope += 0.5;
   EXPECT_LT(RelativeError(op.dweights, dweights),
@@ -178,29 +200,29 @@ TEST_P(CpuQkv, TheGradientMayReplaceQkv) {
     op->SetGradients();
   }
   apart.Backward();
-  in_place.BackwardInto(in_place.qkv);
+  in_place.BackwardInPlace();
   EXPECT_EQ(in_place.qkv, apart.dqkv);
   EXPECT_EQ(in_place.dweights, apart.dweights);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Cases, CpuQkv,
-    ::testing::Values(Case{{.batch = 2, .sequence = 3, .heads = 2, .kv_heads = 2, .head_dim = 8},
-                           false,
-                           false,
-                           false},
-                      Case{{.batch = 2, .sequence = 3, .heads = 4, .kv_heads = 2, .head_dim = 8},
-                           true,
-                           true,
-                           false},
-                      Case{{.batch = 1, .sequence = 3, .heads = 3, .kv_heads = 1, .head_dim = 20},
-                           true,
-                           true,
-                           true},
-                      Case{{.batch = 1, .sequence = 2, .heads = 1, .kv_heads = 1, .head_dim = 80},
-                           false,
-                           true,
-                           true}));
+std::vector<Case> Cases() {
+  const AttentionShape same = {.batch = 2, .sequence = 3, .heads = 2, .kv_heads = 2, .head_dim = 8};
+  const AttentionShape grouped = {
+      .batch = 2, .sequence = 3, .heads = 4, .kv_heads = 2, .head_dim = 8};
+  const AttentionShape odd = {.batch = 1, .sequence = 3, .heads = 3, .kv_heads = 1, .head_dim = 20};
+  const AttentionShape wide = {
+      .batch = 1, .sequence = 2, .heads = 1, .kv_heads = 1, .head_dim = 80};
+  std::vector<Case> cases;
+  for (DType dtype : kActivationTypes) {
+    cases.push_back({same, false, false, false, dtype});
+    cases.push_back({grouped, true, true, false, dtype});
+    cases.push_back({odd, true, true, true, dtype});
+    cases.push_back({wide, false, true, true, dtype});
+  }
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, CpuQkv, ::testing::ValuesIn(Cases()));
 
 TEST(CpuQkvBackward, NormGradientsRepeatBitForBit) {
   const Case c{

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -11,92 +12,21 @@
 #include "core/cpu/ops.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_residual.h"
+#include "tests/testing/residual_cases.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
 
 using testing::ResidualInputs;
 using testing::ResidualOutputs;
+using Case = testing::ResidualCase;
+using Scheme = testing::ResidualScheme;
+using testing::CasesOf;
 using X = ResidualRead::X;
 using Y = ResidualWrite::Y;
 using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
-
-struct Unit {
-  ResidualRead read;
-  ResidualWrite write;
-};
-
-struct Scheme {
-  std::string name;
-  bool y_from_the_start = false;
-  std::vector<Unit> units;  // attention and MLP of the first layers
-  ResidualRead final;
-};
-
-std::vector<Scheme> Schemes() {
-  const ResidualRead norm = {.x = X::kNorm}, base = {.x = X::kBase};
-  const ResidualRead normed_base = {.x = X::kBase, .base_norm = true};
-  const ResidualRead final_sum = {.x = X::kBase, .base_norm = true, .y = true};
-  const ResidualRead final_normed_sum = {
-      .x = X::kBase, .base_norm = true, .y = true, .input_norm = true};
-  const ResidualWrite add = {}, deep = {.base_gain = 1.68F}, both = {.y = Y::kAdd};
-  const ResidualWrite siamese0 = {.x_gain = 0.70710678F, .y = Y::kAdd};
-  const ResidualWrite siamese1 = {.x_gain = 0.5F, .y = Y::kAdd};
-  const Unit span_mlp = {{.x = X::kNone, .y = true}, {}};
-  const ResidualWrite span = {.x_gain = 0, .y = Y::kSet};
-  const Unit peri = {{.x = X::kBase, .input_norm = true}, {.output_norm = true}};
-  const ResidualRead post_to_pre = {.x = X::kBase, .base_norm = true, .input_norm = true};
-  const ResidualRead hybrid0 = {.x = X::kNorm, .y = true}, hybrid1 = {.x = X::kScale, .y = true};
-  return {
-      {"PRE_NORM", false, {{norm, add}, {norm, add}}, norm},
-      {"POST_NORM", false, {{base, add}, {normed_base, add}}, normed_base},
-      {"DEEP_NORM", false, {{base, deep}, {normed_base, deep}}, normed_base},
-      {"HYBRID_NORM", false, {{norm, add}, {normed_base, add}, {base, add}}, norm},
-      {"SPAN_NORM", false, {{norm, span}, span_mlp, {normed_base, span}, span_mlp}, normed_base},
-      {"PERI_NORM", false, {peri, peri}, norm},
-      {"MIX_LN", false, {{base, add}, {normed_base, add}, {post_to_pre, add}, {norm, add}}, norm},
-      {"RESI_DUAL", true, {{base, both}, {normed_base, both}}, final_sum},
-      {"SIAMESE_POST_PRE",
-       true,
-       {{final_normed_sum, siamese0}, {final_normed_sum, siamese1}},
-       final_normed_sum},
-      {"SIAMESE_HYBRID_PRE",
-       true,
-       {{hybrid0, siamese0}, {final_normed_sum, siamese0}, {hybrid1, siamese1}},
-       final_normed_sum},
-  };
-}
-
-// One site, and which streams it has.
-struct Case {
-  std::string name;
-  ResidualSite site;
-  bool y_before, y_after;
-};
-
-// Of every unit: its read alone, its write alone, and its write with the next read.
-std::vector<Case> CasesOf(const Scheme& scheme) {
-  std::vector<Case> cases;
-  bool y = scheme.y_from_the_start;
-  for (size_t k = 0; k < scheme.units.size(); ++k) {
-    const Unit& unit = scheme.units[k];
-    const ResidualRead* const next =
-        k + 1 < scheme.units.size() ? &scheme.units[k + 1].read : &scheme.final;
-    const bool y_after = y || unit.write.y == Y::kSet;
-    const std::string name = scheme.name + " unit " + std::to_string(k);
-    cases.push_back({name + " read", {.read = &unit.read}, y, y});
-    cases.push_back(
-        {name + " write", {.read_before = &unit.read, .write = &unit.write}, y, y_after});
-    cases.push_back({name + " write and read",
-                     {.read_before = &unit.read, .write = &unit.write, .read = next},
-                     y,
-                     y_after});
-    y = y_after;
-  }
-  cases.push_back({scheme.name + " final", {.read = &scheme.final}, y, y});
-  return cases;
-}
 
 Tensor TensorOf(Floats& values, const Shape& shape) {
   if (values.empty()) return Tensor();
@@ -105,9 +35,23 @@ Tensor TensorOf(Floats& values, const Shape& shape) {
 
 Doubles Wide(const Floats& values) { return Doubles(values.begin(), values.end()); }
 
+// A matrix lent to an op, or no tensor where there are no values.
+class Matrix {
+ public:
+  Matrix(Floats& values, const Shape& shape, DType dtype) {
+    if (!values.empty()) lent_.emplace(values, shape, dtype);
+  }
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  operator Tensor() const { return lent_ ? Tensor(*lent_) : Tensor(); }
+
+ private:
+  std::optional<testing::Lent> lent_;
+};
+
 // The float side of a case: random inputs, and memory for what the ops write.
 struct SiteRun {
-  SiteRun(const Case& c, int64_t rows, int64_t columns) : site(c.site), N(rows), C(columns) {
+  SiteRun(const Case& c, int64_t rows, int64_t columns, DType dtype_in = DType::kF32)
+      : site(c.site), N(rows), C(columns), dtype(dtype_in) {
     const ResidualRead none;
     const ResidualRead& read = site.read != nullptr ? *site.read : none;
     const bool write = site.write != nullptr;
@@ -149,26 +93,32 @@ struct SiteRun {
 
   // in_place: the streams are written where they were read.
   void Forward(bool in_place) {
+    const bool x_in_place = in_place && !x_out.empty();
+    const bool y_in_place = in_place && !y_out.empty() && !y.empty();
+    if (x_in_place) x_out = x;
+    if (y_in_place) y_out = y;
+    RunForward(x_in_place, y_in_place);
+    if (x_out.empty()) x_out = x;
+    if (y_out.empty()) y_out = y;
+  }
+
+  void RunForward(bool x_in_place, bool y_in_place) {
     const Shape rows = {N, C};
-    if (in_place && !x_out.empty()) x_out = x;
-    if (in_place && !y_out.empty() && !y.empty()) y_out = y;
-    const Tensor x_in = TensorOf(in_place && !x_out.empty() ? x_out : x, rows);
-    const Tensor y_in = TensorOf(in_place && !y_out.empty() && !y.empty() ? y_out : y, rows);
-    ops.ResidualForward(site, {.x = x_in,
-                               .y = y_in,
-                               .o = TensorOf(o, rows),
+    const Matrix x_rows(x, rows, dtype), y_rows(y, rows, dtype), x_out_rows(x_out, rows, dtype),
+        y_out_rows(y_out, rows, dtype), o_rows(o, rows, dtype), h_rows(h, rows, dtype);
+    ops.ResidualForward(site, {.x = x_in_place ? x_out_rows : x_rows,
+                               .y = y_in_place ? y_out_rows : y_rows,
+                               .o = o_rows,
                                .x_weight_before = TensorOf(x_weight_before, {C}),
                                .scales_before = TensorOf(scales_before, {kResidualScales, N}),
                                .output_weight = TensorOf(output_weight, {C}),
-                               .x_out = TensorOf(x_out, rows),
-                               .y_out = TensorOf(y_out, rows),
+                               .x_out = x_out_rows,
+                               .y_out = y_out_rows,
                                .x_weight = TensorOf(x_weight, {C}),
                                .y_weight = TensorOf(y_weight, {C}),
                                .input_weight = TensorOf(input_weight, {C}),
                                .scales = TensorOf(scales, {kResidualScales, N}),
-                               .h = TensorOf(h, rows)});
-    if (x_out.empty()) x_out = x;
-    if (y_out.empty()) y_out = y;
+                               .h = h_rows});
   }
 
   enum class OutputGradient { kOwnMemory, kOverX, kOverDh };
@@ -176,43 +126,55 @@ struct SiteRun {
   // Weight gradients start from kOld.
   static constexpr float kOld = 0.25F;
   void Backward(OutputGradient where) {
-    const Shape rows = {N, C};
     const auto old = [](const Floats& weight) { return Floats(weight.size(), kOld); };
     dx_weight = old(x_weight), dy_weight = old(y_weight);
     dinput_weight = old(input_weight), doutput_weight = old(output_weight);
     if (site.write != nullptr) d_o.assign(x.size(), NAN);
-    Floats& d_o_memory = where == OutputGradient::kOverX                   ? x_out
-                         : where == OutputGradient::kOverDh && !dh.empty() ? dh
-                                                                           : d_o;
-    ops.ResidualBackward(site,
-                         {.dx = TensorOf(dx, rows),
-                          .dy = TensorOf(dy, rows),
-                          .dh = TensorOf(dh, rows),
-                          .x = TensorOf(x_out, rows),
-                          .y = TensorOf(y_out, rows),
-                          .x_weight = TensorOf(x_weight, {C}),
-                          .y_weight = TensorOf(y_weight, {C}),
-                          .input_weight = TensorOf(input_weight, {C}),
-                          .scales = TensorOf(scales, {kResidualScales, N}),
-                          .dx_weight = TensorOf(dx_weight, {C}),
-                          .dy_weight = TensorOf(dy_weight, {C}),
-                          .dinput_weight = TensorOf(dinput_weight, {C}),
-                          .o = TensorOf(o, rows),
-                          .output_weight = TensorOf(output_weight, {C}),
-                          .doutput_weight = TensorOf(doutput_weight, {C}),
-                          .d_o = site.write != nullptr ? TensorOf(d_o_memory, rows) : Tensor()});
-    if (site.write != nullptr) d_o = d_o_memory;
+    RunBackward(where);
+    if (site.write == nullptr) return;
+    if (where == OutputGradient::kOverX) d_o = x_out;
+    if (where == OutputGradient::kOverDh && !dh.empty()) d_o = dh;
+  }
+
+  void RunBackward(OutputGradient where) {
+    const Shape rows = {N, C};
+    const Matrix dx_rows(dx, rows, dtype), dy_rows(dy, rows, dtype), dh_rows(dh, rows, dtype),
+        x_rows(x_out, rows, dtype), y_rows(y_out, rows, dtype), o_rows(o, rows, dtype),
+        d_o_rows(d_o, rows, dtype);
+    const Matrix& d_o_memory = where == OutputGradient::kOverX                   ? x_rows
+                               : where == OutputGradient::kOverDh && !dh.empty() ? dh_rows
+                                                                                 : d_o_rows;
+    ops.ResidualBackward(site, {.dx = dx_rows,
+                                .dy = dy_rows,
+                                .dh = dh_rows,
+                                .x = x_rows,
+                                .y = y_rows,
+                                .x_weight = TensorOf(x_weight, {C}),
+                                .y_weight = TensorOf(y_weight, {C}),
+                                .input_weight = TensorOf(input_weight, {C}),
+                                .scales = TensorOf(scales, {kResidualScales, N}),
+                                .dx_weight = TensorOf(dx_weight, {C}),
+                                .dy_weight = TensorOf(dy_weight, {C}),
+                                .dinput_weight = TensorOf(dinput_weight, {C}),
+                                .o = o_rows,
+                                .output_weight = TensorOf(output_weight, {C}),
+                                .doutput_weight = TensorOf(doutput_weight, {C}),
+                                .d_o = site.write != nullptr ? Tensor(d_o_memory) : Tensor()});
   }
 
   Floats Random(int64_t elements, float mean) {
     std::normal_distribution<float> normal(mean, mean == 0 ? 1.0F : 0.3F);
     Floats values(static_cast<size_t>(elements));
-    for (float& v : values) v = normal(generator);
+    for (float& v : values) {
+      v = normal(generator);
+      if (dtype == DType::kBF16 && mean == 0) v = RoundToBFloat16(v);  // weights stay float32
+    }
     return values;
   }
 
   ResidualSite site;
   int64_t N, C;
+  DType dtype;
   std::mt19937 generator{11};
   CpuOps ops;
   Floats x, y, o, x_weight_before, output_weight, x_weight, y_weight, input_weight, scales_before;
@@ -221,9 +183,9 @@ struct SiteRun {
   ResidualInputs reference;
 };
 
-void ExpectNear(const Floats& actual, const Doubles& expected, int64_t C, const char* what) {
+void ExpectNear(const Floats& actual, const Doubles& expected, double tolerance, const char* what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
-  EXPECT_LE(testing::RelativeError(actual, expected), testing::Float32Tolerance(C)) << what;
+  EXPECT_LE(testing::RelativeError(actual, expected), tolerance) << what;
 }
 
 Floats WithoutOld(Floats gradient) {
@@ -231,53 +193,61 @@ Floats WithoutOld(Floats gradient) {
   return gradient;
 }
 
-void TestForward(const Case& c, int64_t N, int64_t C, bool in_place) {
-  SiteRun run(c, N, C);
+void TestForward(const Case& c, int64_t N, int64_t C, bool in_place, DType dtype) {
+  SiteRun run(c, N, C, dtype);
   run.Forward(in_place);
   const ResidualOutputs expected = testing::ReferenceResidual(c.site, run.reference);
-  ExpectNear(run.x_out, expected.x, C, "x");
-  ExpectNear(run.y_out, expected.y, C, "y");
-  ExpectNear(run.h, expected.h, C, "h");
+  const double once = testing::Tolerance(dtype, C);
+  ExpectNear(run.x_out, expected.x, once, "x");
+  ExpectNear(run.y_out, expected.y, once, "y");
+  // h is rounded, and so are the streams that it is read from.
+  ExpectNear(run.h, expected.h, testing::Tolerance(dtype, C, 3), "h");
 }
 
-void TestBackward(const Case& c, int64_t N, int64_t C, SiteRun::OutputGradient where) {
-  SiteRun run(c, N, C);
+void TestBackward(const Case& c, int64_t N, int64_t C, SiteRun::OutputGradient where, DType dtype) {
+  SiteRun run(c, N, C, dtype);
+  // The streams are rounded where they are stored, a gradient after the read and after the write.
+  const double tolerance = testing::Tolerance(dtype, C, 4);
   const ResidualInputs expected = testing::ReferenceResidualGradients(
       c.site, run.reference, Wide(run.dx), Wide(run.dy), Wide(run.dh));
   run.Forward(false);
   run.Backward(where);
-  ExpectNear(run.dx, expected.base, C, "dx");
+  ExpectNear(run.dx, expected.base, tolerance, "dx");
   if (c.y_before) {
-    ExpectNear(run.dy, expected.y, C, "dy");
+    ExpectNear(run.dy, expected.y, tolerance, "dy");
   } else if (c.y_after) {
     EXPECT_EQ(run.dy, Floats(run.dy.size(), 0)) << "gradient of a y that was not read";
   }
-  ExpectNear(run.d_o, expected.o, C, "d_o");
-  ExpectNear(WithoutOld(run.dx_weight), expected.x_weight, C, "dx_weight");
-  ExpectNear(WithoutOld(run.dy_weight), expected.y_weight, C, "dy_weight");
-  ExpectNear(WithoutOld(run.dinput_weight), expected.input_weight, C, "dinput_weight");
-  ExpectNear(WithoutOld(run.doutput_weight), expected.output_weight, C, "doutput_weight");
+  ExpectNear(run.d_o, expected.o, tolerance, "d_o");
+  ExpectNear(WithoutOld(run.dx_weight), expected.x_weight, tolerance, "dx_weight");
+  ExpectNear(WithoutOld(run.dy_weight), expected.y_weight, tolerance, "dy_weight");
+  ExpectNear(WithoutOld(run.dinput_weight), expected.input_weight, tolerance, "dinput_weight");
+  ExpectNear(WithoutOld(run.doutput_weight), expected.output_weight, tolerance, "doutput_weight");
 }
 
 TEST(ResidualTest, EverySiteOfEverySchemeMatchesTheReferenceForward) {
-  for (const Scheme& scheme : Schemes()) {
+  for (const Scheme& scheme : testing::ResidualSchemes()) {
     for (const Case& c : CasesOf(scheme)) {
       for (bool in_place : {false, true}) {
-        SCOPED_TRACE(c.name + (in_place ? ", in place" : ""));
-        TestForward(c, 5, 33, in_place);
-        TestForward(c, 3, 256, in_place);
+        for (DType dtype : testing::kActivationTypes) {
+          SCOPED_TRACE(absl::StrCat(c.name, in_place ? ", in place " : " ", NameOf(dtype)));
+          TestForward(c, 5, 33, in_place, dtype);
+          TestForward(c, 3, 256, in_place, dtype);
+        }
       }
     }
   }
 }
 
 TEST(ResidualTest, EverySiteOfEverySchemeMatchesTheReferenceBackward) {
-  for (const Scheme& scheme : Schemes()) {
+  for (const Scheme& scheme : testing::ResidualSchemes()) {
     for (const Case& c : CasesOf(scheme)) {
-      SCOPED_TRACE(c.name);
-      TestBackward(c, 3, 33, SiteRun::OutputGradient::kOwnMemory);
-      TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverX);
-      TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverDh);
+      for (DType dtype : testing::kActivationTypes) {
+        SCOPED_TRACE(absl::StrCat(c.name, " ", NameOf(dtype)));
+        TestBackward(c, 3, 33, SiteRun::OutputGradient::kOwnMemory, dtype);
+        TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverX, dtype);
+        TestBackward(c, 3, 33, SiteRun::OutputGradient::kOverDh, dtype);
+      }
     }
   }
 }
@@ -304,8 +274,10 @@ TEST(ResidualTest, EveryCombinationOfFlagsMatchesTheReference) {
           SCOPED_TRACE(absl::StrCat("x ", static_cast<int>(read.x), " base_norm ", read.base_norm,
                                     " y ", read.y, " input_norm ", read.input_norm, " write y ",
                                     static_cast<int>(y), " output_norm ", output_norm));
-          TestForward(c, 2, 19, false);
-          TestBackward(c, 2, 19, SiteRun::OutputGradient::kOverDh);
+          for (DType dtype : testing::kActivationTypes) {
+            TestForward(c, 2, 19, false, dtype);
+            TestBackward(c, 2, 19, SiteRun::OutputGradient::kOverDh, dtype);
+          }
         }
       }
     }
@@ -313,11 +285,13 @@ TEST(ResidualTest, EveryCombinationOfFlagsMatchesTheReference) {
 }
 
 TEST(ResidualTest, ARealisticWidthMatchesTheReferenceBackward) {
-  const Scheme scheme = Schemes().back();
+  const Scheme scheme = testing::ResidualSchemes().back();
   ASSERT_EQ(scheme.name, "SIAMESE_HYBRID_PRE");
   for (const Case& c : CasesOf(scheme)) {
     SCOPED_TRACE(c.name);
-    TestBackward(c, 1, 256, SiteRun::OutputGradient::kOwnMemory);
+    for (DType dtype : testing::kActivationTypes) {
+      TestBackward(c, 1, 256, SiteRun::OutputGradient::kOwnMemory, dtype);
+    }
   }
 }
 
@@ -341,7 +315,7 @@ TEST(ResidualTest, ScalesAreTheInverseRootMeanSquares) {
 // Rows do not depend on threads at all; sums of weight gradients only in their last bits, and not
 // from run to run.
 TEST(ResidualTest, ThreadsChangeNoRow) {
-  const Scheme scheme = Schemes().back();
+  const Scheme scheme = testing::ResidualSchemes().back();
   const Case c = CasesOf(scheme)[2];
   constexpr int64_t kRows = 61, kColumns = 256;
   const auto run_on = [&](int threads) {
@@ -360,12 +334,13 @@ TEST(ResidualTest, ThreadsChangeNoRow) {
   EXPECT_EQ(one.d_o, three.d_o);
   EXPECT_EQ(three.dinput_weight, again.dinput_weight);
   EXPECT_EQ(three.dx_weight, again.dx_weight);
-  ExpectNear(three.dinput_weight, Wide(one.dinput_weight), kRows, "dinput_weight");
-  ExpectNear(three.dy_weight, Wide(one.dy_weight), kRows, "dy_weight");
+  ExpectNear(three.dinput_weight, Wide(one.dinput_weight), testing::Float32Tolerance(kRows),
+             "dinput_weight");
+  ExpectNear(three.dy_weight, Wide(one.dy_weight), testing::Float32Tolerance(kRows), "dy_weight");
 }
 
 TEST(ResidualTest, NoRowsAreNoWork) {
-  const Scheme scheme = Schemes().front();
+  const Scheme scheme = testing::ResidualSchemes().front();
   const ResidualSite site = CasesOf(scheme)[0].site;
   Floats some(64), weight(8, 1.0F);
   const Tensor none = TensorOf(some, {0, 8});

@@ -25,4 +25,8 @@ double Float32Tolerance(int64_t terms) {
   return 4e-7 * std::sqrt(static_cast<double>(terms) + 4.0);
 }
 
+double Tolerance(DType dtype, int64_t terms, int roundings) {
+  return Float32Tolerance(terms) + (dtype == DType::kBF16 ? roundings * kBFloat16Epsilon : 0);
+}
+
 }  // namespace twinstream::testing

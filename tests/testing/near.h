@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "core/tensor.h"
 
 namespace twinstream::testing {
 
@@ -16,5 +17,12 @@ double RelativeError(absl::Span<const float> actual, absl::Span<const double> ex
 // Float32 arithmetic over sums of `terms` products: rounding grows like the square root of the
 // number of terms.
 double Float32Tolerance(int64_t terms);
+
+// What rounding to bf16 may change, relatively: half of the distance 2^-7 between neighbours at 1.
+constexpr double kBFloat16Epsilon = 0x1p-8;
+
+// Of an op on activations of `dtype` whose results have been rounded to it `roundings` times on
+// their way from the inputs, and whose sums have `terms` products in float32.
+double Tolerance(DType dtype, int64_t terms, int roundings = 1);
 
 }  // namespace twinstream::testing
