@@ -31,6 +31,8 @@ const char* CheckedCommunicator::NameOf(Call call) {
       return "all-gather";
     case Call::kReduceScatter:
       return "reduce-scatter";
+    case Call::kReduceScatterAsBFloat16:
+      return "reduce-scatter as bf16";
     case Call::kAllToAll:
       return "all-to-all";
     case Call::kBroadcast:
@@ -80,6 +82,11 @@ void CheckedCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> coun
 void CheckedCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) {
   Agree(Call::kReduceScatter, inout.dtype(), DigestOf(counts), inout.elements());
   communicator_->ReduceScatter(inout, counts);
+}
+
+void CheckedCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) {
+  Agree(Call::kReduceScatterAsBFloat16, inout.dtype(), DigestOf(counts), inout.elements());
+  communicator_->ReduceScatterAsBFloat16(inout, counts);
 }
 
 // Each pair of members knows its own parts.

@@ -23,6 +23,7 @@ class CheckedCommunicator final : public Communicator {
   void AllReduce(Tensor inout, Reduction reduction) override;
   void AllGather(Tensor inout, absl::Span<const int64_t> counts) override;
   void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override;
+  void ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) override;
   void AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) override;
   void Broadcast(Tensor inout, int root) override;
   void Barrier() override;
@@ -40,7 +41,15 @@ class CheckedCommunicator final : public Communicator {
   void Wait(Ticket ticket) override { communicator_->Wait(ticket); }
 
  private:
-  enum class Call { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kBarrier };
+  enum class Call {
+    kAllReduce,
+    kAllGather,
+    kReduceScatter,
+    kReduceScatterAsBFloat16,
+    kAllToAll,
+    kBroadcast,
+    kBarrier
+  };
   static constexpr int64_t kWords = 4;  // call, dtype, argument, elements: one rank's
 
   static const char* NameOf(Call call);

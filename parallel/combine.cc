@@ -22,32 +22,36 @@ struct Max {
   }
 };
 
-template <typename T, typename Operation>
-void CombineAs(std::byte* out, absl::Span<const std::byte* const> addends, int64_t elements) {
+// T: of the addends; Accumulator: of their sum; Out: of the result.
+template <typename T, typename Accumulator, typename Out, typename Operation>
+void CombineInto(Out* out, absl::Span<const std::byte* const> addends, int64_t elements) {
   // By way of a block in the first-level cache: `out` may alias an addend, and the inner loop still
   // becomes vector instructions.
   constexpr int64_t kBlock = 512;
-  alignas(64) std::array<T, kBlock> block;
+  alignas(64) std::array<Accumulator, kBlock> block;
   for (int64_t begin = 0; begin < elements; begin += kBlock) {
     const int64_t n = std::min(kBlock, elements - begin);
     std::copy_n(reinterpret_cast<const T*>(addends[0]) + begin, n, block.data());
     for (const std::byte* addend : addends.subspan(1)) {
       const T* values = reinterpret_cast<const T*>(addend) + begin;
-      T* const sums = block.data();
-      for (int64_t i = 0; i < n; ++i) sums[i] = Operation()(sums[i], values[i]);
+      Accumulator* const sums = block.data();
+      for (int64_t i = 0; i < n; ++i) {
+        sums[i] = Operation()(sums[i], static_cast<Accumulator>(values[i]));
+      }
     }
-    std::copy_n(block.data(), n, reinterpret_cast<T*>(out) + begin);
+    std::copy_n(block.data(), n, out + begin);
   }
 }
 
-template <typename T>
+template <typename T, typename Accumulator = T>
 void CombineOf(std::byte* out, absl::Span<const std::byte* const> addends, int64_t elements,
                Reduction reduction) {
+  T* const values = reinterpret_cast<T*>(out);
   switch (reduction) {
     case Reduction::kSum:
-      return CombineAs<T, Sum>(out, addends, elements);
+      return CombineInto<T, Accumulator, T, Sum>(values, addends, elements);
     case Reduction::kMax:
-      return CombineAs<T, Max>(out, addends, elements);
+      return CombineInto<T, Accumulator, T, Max>(values, addends, elements);
   }
   Die("unknown reduction");
 }
@@ -64,9 +68,13 @@ void Combine(std::byte* out, absl::Span<const std::byte* const> addends, int64_t
     case DType::kI32:
       return CombineOf<int32_t>(out, addends, elements, reduction);
     case DType::kBF16:
-      Die("ranks do not sum BF16: its rounding would depend on the number of ranks");
+      return CombineOf<BFloat16, float>(out, addends, elements, reduction);
   }
   Die("unknown dtype");
+}
+
+void SumBFloat16(float* out, absl::Span<const std::byte* const> addends, int64_t elements) {
+  CombineInto<BFloat16, float, float, Sum>(out, addends, elements);
 }
 
 }  // namespace twinstream

@@ -49,8 +49,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place; f32, f64 or i32. The sum's order is the ranks' order, so every rank gets the same
-  // bits, and the same bits on every transport.
+  // In place. The sum's order is the ranks' order, so every rank gets the same bits, and the same
+  // bits on every transport. Of bf16: the float32 sum, rounded once.
   virtual void AllReduce(Tensor inout, Reduction reduction) = 0;
   // inout is the concatenation of every rank's piece, in rank order; counts[r] elements each (sum:
   // all of inout). In: this rank's piece in its place. Out: all pieces.
@@ -58,6 +58,10 @@ class Communicator {
   // In: this rank's addends for every piece. Out: the sum of this rank's piece, in its place; the
   // rest is unspecified.
   virtual void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) = 0;
+  // The same for float32 addends that travel as bf16, half the bytes: the sum, in float32 and in
+  // the ranks' order, of all ranks' addends rounded to bf16, the own ones too. With one rank
+  // nothing travels and nothing is rounded.
+  virtual void ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) = 0;
   // Part i of `in` for rank r becomes part i from this rank in rank r's `out`; both ranks know its
   // rows, and rows have the same size. The own parts are copied, unless they are in their place.
   // Parts of `out` overlap neither each other nor parts of `in` that go elsewhere.

@@ -91,6 +91,11 @@ void HostCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> cou
   if (size() > 1) ReducePieces(inout, counts, Reduction::kSum, kReduceScatter);
 }
 
+void HostCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) {
+  CheckCounts(inout, counts, size(), What(kReduceScatter));
+  if (size() > 1) ReduceRoundedPieces(inout, counts);
+}
+
 void HostCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
   CheckParts(out, out_parts, size(), What(kAllToAll));
   CheckParts(in, in_parts, size(), What(kAllToAll));
@@ -232,6 +237,41 @@ void HostCommunicator::ReducePieces(Tensor inout, absl::Span<const int64_t> coun
     }
     WaitAll(operation);
     Combine(part_of(rank_), addends_, own, inout.dtype(), reduction);
+  }
+}
+
+// As ReducePieces, by way of two bf16 parts per rank in scratch: the rounded addends for that rank,
+// and those from it; the own ones take the place of what would come from this rank.
+void HostCommunicator::ReduceRoundedPieces(Tensor inout, absl::Span<const int64_t> counts) {
+  constexpr int64_t kElement = sizeof(BFloat16);
+  SetOffsets(counts);
+  float* const values = inout.As<float>();
+  const int64_t longest = *std::max_element(counts.begin(), counts.end());
+  const int64_t part =
+      std::min(longest, std::max(kScratchBytes / (2 * size()), int64_t{4096}) / kElement);
+  BFloat16* const sent = reinterpret_cast<BFloat16*>(Scratch(2 * part * kElement * size()));
+  BFloat16* const received = sent + part * size();
+  for (int64_t begin = 0; begin < longest; begin += part) {
+    const auto part_of = [&](int r) { return values + offsets_[static_cast<size_t>(r)] + begin; };
+    const auto elements_of = [&](int r) {
+      return std::clamp<int64_t>(counts[static_cast<size_t>(r)] - begin, 0, part);
+    };
+    const int64_t own = elements_of(rank_);
+    for (int r = 0; r < size(); ++r) {
+      std::byte* const addend = reinterpret_cast<std::byte*>(received + r * part);
+      addends_[static_cast<size_t>(r)] = addend;
+      if (r != rank_) PostReceive(addend, own * kElement, r, kReduceScatter);
+    }
+    std::copy_n(part_of(rank_), own, received + rank_ * part);
+    for (int distance = 1; distance < size(); ++distance) {
+      const int to = (rank_ + distance) % size();
+      BFloat16* const rounded = sent + to * part;
+      std::copy_n(part_of(to), elements_of(to), rounded);
+      PostSend(reinterpret_cast<const std::byte*>(rounded), elements_of(to) * kElement, to,
+               kReduceScatter);
+    }
+    WaitAll(kReduceScatter);
+    SumBFloat16(part_of(rank_), addends_, own);
   }
 }
 

@@ -29,6 +29,7 @@ class HostCommunicator final : public Communicator {
   void AllReduce(Tensor inout, Reduction reduction) override;
   void AllGather(Tensor inout, absl::Span<const int64_t> counts) override;
   void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override;
+  void ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) override;
   void AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) override;
   void Broadcast(Tensor inout, int root) override;
   void Barrier() override;
@@ -65,6 +66,7 @@ class HostCommunicator final : public Communicator {
   void ExchangeWhole(Tensor inout, Reduction reduction);
   void ReducePieces(Tensor inout, absl::Span<const int64_t> counts, Reduction reduction,
                     Operation operation);
+  void ReduceRoundedPieces(Tensor inout, absl::Span<const int64_t> counts);
   void GatherPieces(Tensor inout, absl::Span<const int64_t> counts, Operation operation);
 
   void SetOffsets(absl::Span<const int64_t> counts);

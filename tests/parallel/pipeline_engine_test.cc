@@ -38,6 +38,9 @@ class LoggingCommunicator final : public Communicator {
   void AllReduce(Tensor, Reduction) override { Die("the engine has no collectives"); }
   void AllGather(Tensor, absl::Span<const int64_t>) override { Die("no collectives"); }
   void ReduceScatter(Tensor, absl::Span<const int64_t>) override { Die("no collectives"); }
+  void ReduceScatterAsBFloat16(Tensor, absl::Span<const int64_t>) override {
+    Die("no collectives");
+  }
   void AllToAll(Tensor, RowParts, Tensor, RowParts) override { Die("no collectives"); }
   void Broadcast(Tensor, int) override { Die("the engine has no collectives"); }
   void Barrier() override { Die("the engine has no collectives"); }

@@ -27,6 +27,15 @@ Tensor View(std::vector<T>& values) {
                 {static_cast<int64_t>(values.size())});
 }
 
+template <typename T>
+T Converted(double value) {
+  return static_cast<T>(value);
+}
+template <>
+BFloat16 Converted(double value) {
+  return RoundToBFloat16(static_cast<float>(value));
+}
+
 // Element i of rank r: magnitudes far apart, so that another order of summation has other bits.
 template <typename T>
 std::vector<T> Input(int rank, int64_t elements) {
@@ -35,20 +44,36 @@ std::vector<T> Input(int rank, int64_t elements) {
     const uint64_t hash =
         (static_cast<uint64_t>(i) * 31 + static_cast<uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15u;
     const double unit = static_cast<double>(hash >> 12) / static_cast<double>(1ull << 52) - 0.5;
-    values.push_back(static_cast<T>(unit * static_cast<double>(1 << (hash % 20))));
+    values.push_back(Converted<T>(unit * static_cast<double>(1 << (hash % 20))));
   }
   return values;
 }
 
+// The ranks' T, reduced one after another in an accumulator.
+template <typename T, typename Accumulator>
+std::vector<Accumulator> Reduced(int ranks, int64_t elements, Reduction reduction) {
+  const std::vector<T> first = Input<T>(0, elements);
+  std::vector<Accumulator> result(first.begin(), first.end());
+  for (int r = 1; r < ranks; ++r) {
+    const std::vector<T> addends = Input<T>(r, elements);
+    for (size_t i = 0; i < result.size(); ++i) {
+      const Accumulator addend = addends[i];
+      result[i] = reduction == Reduction::kSum ? result[i] + addend : std::max(result[i], addend);
+    }
+  }
+  return result;
+}
+
 template <typename T>
 std::vector<T> RankOrderReduction(int ranks, int64_t elements, Reduction reduction) {
-  std::vector<T> result = Input<T>(0, elements);
-  for (int r = 1; r < ranks; ++r) {
-    const std::vector<T> addend = Input<T>(r, elements);
-    for (size_t i = 0; i < result.size(); ++i) {
-      result[i] =
-          reduction == Reduction::kSum ? result[i] + addend[i] : std::max(result[i], addend[i]);
-    }
+  return Reduced<T, T>(ranks, elements, reduction);
+}
+// In float32, rounded once.
+template <>
+std::vector<BFloat16> RankOrderReduction(int ranks, int64_t elements, Reduction reduction) {
+  std::vector<BFloat16> result;
+  for (float value : Reduced<BFloat16, float>(ranks, elements, reduction)) {
+    result.push_back(RoundToBFloat16(value));
   }
   return result;
 }
@@ -103,11 +128,29 @@ void CheckPieces(Communicator& world) {
         << "reduce-scatter, " << elements << " elements, rank " << world.rank();
 
     // Nothing but the own piece may matter.
-    std::fill(values.begin(), values.begin() + begin, T{-1});
-    std::fill(values.begin() + begin + counts[r], values.end(), T{-2});
+    std::fill(values.begin(), values.begin() + begin, Converted<T>(-1));
+    std::fill(values.begin() + begin + counts[r], values.end(), Converted<T>(-2));
     world.AllGather(View(values), counts);
     EXPECT_TRUE(SameBits(values, sum))
         << "all-gather, " << elements << " elements, rank " << world.rank();
+  }
+}
+
+// Float32 addends that travel as bf16: the float32 sum of what has been rounded. Input<BFloat16> is
+// Input<float> rounded.
+void CheckRoundedPieces(Communicator& world) {
+  for (const std::vector<int64_t>& counts : PieceSizes(world.size())) {
+    const int64_t elements = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    const int64_t begin =
+        std::accumulate(counts.begin(), counts.begin() + world.rank(), int64_t{0});
+    const int64_t end = begin + counts[static_cast<size_t>(world.rank())];
+    const std::vector<float> sum =
+        world.size() == 1 ? Input<float>(0, elements)
+                          : Reduced<BFloat16, float>(world.size(), elements, Reduction::kSum);
+    std::vector<float> values = Input<float>(world.rank(), elements);
+    world.ReduceScatterAsBFloat16(View(values), counts);
+    EXPECT_TRUE(std::equal(values.begin() + begin, values.begin() + end, sum.begin() + begin))
+        << elements << " elements, rank " << world.rank();
   }
 }
 
@@ -277,8 +320,11 @@ void CheckCollectives(Transport& transport) {
   CheckAllReduce<float>(world);
   CheckAllReduce<double>(world);
   CheckAllReduce<int32_t>(world);
+  CheckAllReduce<BFloat16>(world);
   CheckPieces<float>(world);
   CheckPieces<int32_t>(world);
+  CheckPieces<BFloat16>(world);
+  CheckRoundedPieces(world);
   CheckAllToAll(world);
   CheckBroadcast(world);
   CheckBarrier(world);
