@@ -107,11 +107,13 @@ absl::Status CheckNeeded(const Piece& piece, const StoredTensor* tensor) {
     return absl::FailedPreconditionError(
         absl::StrCat("tensor ", piece.name, " of this model is not in the checkpoint"));
   }
-  if (ShapeOf(*tensor) != piece.global || tensor->dtype() != NameOf(piece.data.dtype())) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("tensor ", piece.name, " is ", tensor->dtype(), " ",
-                     ShapeOf(*tensor).ToString(), " in the checkpoint and ",
-                     NameOf(piece.data.dtype()), " ", piece.global.ToString(), " in this model"));
+  const DType dtype = piece.data.dtype();
+  // A copy to compute with is rounded from the float32 that is saved.
+  const bool rounds = dtype == DType::kBF16 && tensor->dtype() == NameOf(DType::kF32);
+  if (ShapeOf(*tensor) != piece.global || (tensor->dtype() != NameOf(dtype) && !rounds)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "tensor ", piece.name, " is ", tensor->dtype(), " ", ShapeOf(*tensor).ToString(),
+        " in the checkpoint and ", NameOf(dtype), " ", piece.global.ToString(), " in this model"));
   }
   return absl::OkStatus();
 }
@@ -129,6 +131,22 @@ absl::Status CheckNames(const Manifest& manifest, absl::Span<const Piece> needed
       return absl::FailedPreconditionError(
           absl::StrCat("tensor ", tensor.name(), " of the checkpoint is not in this model"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// One piece from where it is stored. host: memory to use again.
+absl::Status LoadPiece(CheckpointReader& reader, const Piece& piece, std::vector<std::byte>& host,
+                       Device& device) {
+  const StoredTensor& tensor = *FindTensor(reader.manifest(), piece.name);
+  const bool rounds = tensor.dtype() != NameOf(piece.data.dtype());
+  const DType stored = rounds ? DType::kF32 : piece.data.dtype();
+  host.resize(static_cast<size_t>(piece.data.elements() * SizeOf(stored)));
+  if (absl::Status s = reader.Read(tensor, piece.box, absl::MakeSpan(host)); !s.ok()) return s;
+  if (rounds) {
+    CopyInRounded(device, piece.data, ToFloats(NameOf(stored), host));
+  } else {
+    device.CopyIn(piece.data, host.data());
   }
   return absl::OkStatus();
 }
@@ -165,10 +183,7 @@ absl::Status LoadCheckpoint(const std::string& step_directory, absl::Span<const 
   std::vector<std::byte> host;
   for (const Piece& piece : needed) {
     if (piece.box.elements() == 0) continue;
-    host.resize(static_cast<size_t>(piece.data.bytes()));
-    const StoredTensor& tensor = *FindTensor(reader->manifest(), piece.name);
-    if (absl::Status s = reader->Read(tensor, piece.box, absl::MakeSpan(host)); !s.ok()) return s;
-    device.CopyIn(piece.data, host.data());
+    if (absl::Status s = LoadPiece(*reader, piece, host, device); !s.ok()) return s;
   }
   return absl::OkStatus();
 }

@@ -33,10 +33,11 @@ struct SaveRequest {
 absl::Status SaveCheckpoint(const std::string& directory, const SaveRequest& request,
                             absl::Span<const Piece> owned, Device& device, Communicator& world);
 
-// Fills all needed pieces. Local to the rank: reads the boxes that it needs, checks their digests.
-// Errors: of ReadManifest; FAILED_PRECONDITION names a tensor that is missing, has another shape
-// or dtype, or is neither needed nor `known_elsewhere` (other ranks' tensors, or what the caller
-// does not want); DATA_LOSS names file, tensor and box. After an error the pieces are undefined.
+// Fills all needed pieces; a bf16 piece takes the rounded values of a float32 tensor. Local to the
+// rank: reads the boxes that it needs, checks their digests. Errors: of ReadManifest;
+// FAILED_PRECONDITION names a tensor that is missing, has another shape or dtype, or is neither
+// needed nor `known_elsewhere` (other ranks' tensors, or what the caller does not want); DATA_LOSS
+// names file, tensor and box. After an error the pieces are undefined.
 absl::Status LoadCheckpoint(const std::string& step_directory, absl::Span<const Piece> needed,
                             absl::FunctionRef<bool(absl::string_view name)> known_elsewhere,
                             Device& device);

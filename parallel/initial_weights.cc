@@ -72,8 +72,7 @@ absl::Status LoadInitialWeights(const std::string& path, absl::Span<const Tensor
     CopyBox(piece.box, Box::Whole(piece.global), array->bytes.data(), piece.box, stored.data(),
             array->element_bytes());
     const std::vector<float> values = ToFloats(array->dtype, stored);
-    Check(piece.data.dtype() == DType::kF32, "weights of %s are float32", piece.name);
-    device.CopyIn(piece.data, values.data());
+    CopyInRounded(device, piece.data, values);
   }
   return absl::OkStatus();
 }

@@ -21,11 +21,6 @@ Shape RowsShape(const Parameter& parameter, int64_t rows) {
   return shape;
 }
 
-std::vector<TensorSpec> MomentSpecs(const Parameter& parameter, Range rows) {
-  const TensorSpec spec = {"moments", DType::kF32, RowsShape(parameter, rows.size())};
-  return {spec, spec};
-}
-
 float WeightDecayOf(const OptimizerSpec& spec, WeightDecay decay) {
   switch (decay) {
     case WeightDecay::kMatrix:
@@ -60,6 +55,7 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
                      const std::vector<std::string>& model_parameters)
     : spec_(spec),
       shard_(shard),
+      parameters_(parameters),
       communication_(communication),
       device_(device),
       model_parameters_(static_cast<int64_t>(model_parameters.size())),
@@ -90,10 +86,19 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
 
 Optimizer::~Optimizer() { communication_.WaitForAll(); }
 
+bool Optimizer::HoldsMaster(const Shard& shard) const {
+  return parameters_.ValueType(shard.parameter->spec) != DType::kF32;
+}
+
+// m, v and, where it is not the value itself, the master weight.
+std::vector<TensorSpec> Optimizer::StateSpecs(const Shard& shard) const {
+  const TensorSpec spec = {"state", DType::kF32, RowsShape(*shard.parameter, shard.updated.size())};
+  return std::vector<TensorSpec>(HoldsMaster(shard) ? 3 : 2, spec);
+}
+
 int64_t Optimizer::state_bytes() const {
   int64_t bytes = 0;
-  for (const Shard& shard : shards_)
-    bytes += BytesFor(MomentSpecs(*shard.parameter, shard.updated));
+  for (const Shard& shard : shards_) bytes += BytesFor(StateSpecs(shard));
   return bytes;
 }
 
@@ -112,10 +117,13 @@ void Optimizer::Materialize() {
   state_ = Storage(device_, state_bytes());
   std::byte* next = state_.data();
   for (Shard& shard : shards_) {
-    const std::vector<TensorSpec> specs = MomentSpecs(*shard.parameter, shard.updated);
-    const std::vector<Tensor> moments = TensorsIn(next, specs);
-    shard.m = moments[0];
-    shard.v = moments[1];
+    const std::vector<TensorSpec> specs = StateSpecs(shard);
+    const std::vector<Tensor> state = TensorsIn(next, specs);
+    shard.m = state[0];
+    shard.v = state[1];
+    shard.master = HoldsMaster(shard)
+                       ? state[2]
+                       : shard.parameter->value.Rows(shard.updated.begin, shard.updated.end);
     next += BytesFor(specs);
     for (const Piece& piece : GradientPiecesOf(shard)) shard.counted.push_back(piece.data);
   }
@@ -125,6 +133,13 @@ void Optimizer::Materialize() {
   squares_ = buffers[1];
   square_ = buffers[2];
   host_squares_.resize(static_cast<size_t>(model_parameters_));
+}
+
+void Optimizer::InitializeMasters(uint64_t seed) {
+  for (const Shard& shard : shards_) {
+    if (!HoldsMaster(shard)) continue;
+    InitializeRows(shard.parameter->spec, shard.updated, shard.master, seed, device_);
+  }
 }
 
 void Optimizer::StartReduce(Range parameters) {
@@ -170,10 +185,19 @@ void Optimizer::ReduceShard(const Shard& shard) {
   const ActivityScope doing(parameter.spec.name.c_str());
   if (parameter.spec.sum_over_tensor) SumOverTensor(parameter);
   if (parameter.spec.sum_over_stages) SumOverStages(parameter);
-  if (shard_) {
-    shard.replicas->ReduceScatter(parameter.gradient, shard.counts);
+  SumOverReplicas(shard);
+}
+
+// Sharded or not, the own rows are the same bits.
+void Optimizer::SumOverReplicas(const Shard& shard) {
+  const Tensor gradient = shard.parameter->gradient;
+  if (HoldsMaster(shard)) {
+    shard.replicas->ReduceScatterAsBFloat16(gradient, shard.counts);
+    if (!shard_) shard.replicas->AllGather(gradient, shard.counts);
+  } else if (shard_) {
+    shard.replicas->ReduceScatter(gradient, shard.counts);
   } else {
-    shard.replicas->AllReduce(parameter.gradient, Reduction::kSum);
+    shard.replicas->AllReduce(gradient, Reduction::kSum);
   }
 }
 
@@ -260,8 +284,9 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
     const Parameter& parameter = *shard.parameter;
     options.weight_decay = WeightDecayOf(spec_, parameter.spec.decay);
     const Range rows = shard.updated;
-    device_.ops().AdamW(options, parameter.value.Rows(rows.begin, rows.end), shard.m, shard.v,
-                        parameter.gradient.Rows(rows.begin, rows.end), {});
+    device_.ops().AdamW(options, shard.master, shard.m, shard.v,
+                        parameter.gradient.Rows(rows.begin, rows.end),
+                        HoldsMaster(shard) ? parameter.value.Rows(rows.begin, rows.end) : Tensor());
     ++run.end;
     bytes += IsGathered(shard) ? parameter.value.bytes() : 0;
     const bool is_last = run.end == static_cast<int64_t>(shards_.size());
@@ -299,9 +324,9 @@ void Optimizer::WaitForValues(Range parameters) const {
   communication_.Wait(GatherOf(parameters));
 }
 
-// `moments` hold the rows `updated`; the part of them that this rank answers for.
-Tensor Optimizer::OwnMoments(const Shard& shard, Tensor moments) const {
-  return moments.Rows(shard.rows.begin - shard.updated.begin, shard.rows.end - shard.updated.begin);
+// Of a tensor with the rows `updated`: the part that this rank answers for.
+Tensor Optimizer::OwnRows(const Shard& shard, Tensor updated) const {
+  return updated.Rows(shard.rows.begin - shard.updated.begin, shard.rows.end - shard.updated.begin);
 }
 
 std::vector<Piece> Optimizer::OwnedPieces() const {
@@ -314,25 +339,37 @@ std::vector<Piece> Optimizer::OwnedPieces() const {
         pieces.push_back(std::move(piece));
       }
     };
-    append(name, parameter.value.Rows(shard.rows.begin, shard.rows.end));
-    append(absl::StrCat("adam_m.", name), OwnMoments(shard, shard.m));
-    append(absl::StrCat("adam_v.", name), OwnMoments(shard, shard.v));
+    append(name, OwnRows(shard, shard.master));
+    append(absl::StrCat("adam_m.", name), OwnRows(shard, shard.m));
+    append(absl::StrCat("adam_v.", name), OwnRows(shard, shard.v));
+  }
+  return pieces;
+}
+
+std::vector<Piece> Optimizer::WeightPieces() const {
+  std::vector<Piece> pieces = parameters_.ValuePieces();
+  for (const Shard& shard : shards_) {
+    if (!HoldsMaster(shard)) continue;
+    const Parameter& parameter = *shard.parameter;
+    for (Piece& piece :
+         PiecesOf(parameter, parameter.spec.name, shard.updated, shard.master, Copies::kAll)) {
+      pieces.push_back(std::move(piece));
+    }
   }
   return pieces;
 }
 
 std::vector<Piece> Optimizer::NeededPieces() const {
-  std::vector<Piece> pieces;
+  std::vector<Piece> pieces = WeightPieces();
   for (const Shard& shard : shards_) {
     const Parameter& parameter = *shard.parameter;
     const std::string& name = parameter.spec.name;
-    const auto append = [&](const std::string& piece_name, Range rows, Tensor local) {
-      for (Piece& piece : PiecesOf(parameter, piece_name, rows, local, Copies::kAll))
+    const auto append = [&](const std::string& piece_name, Tensor moments) {
+      for (Piece& piece : PiecesOf(parameter, piece_name, shard.updated, moments, Copies::kAll))
         pieces.push_back(std::move(piece));
     };
-    append(name, {0, parameter.rows()}, parameter.value);
-    append(absl::StrCat("adam_m.", name), shard.updated, shard.m);
-    append(absl::StrCat("adam_v.", name), shard.updated, shard.v);
+    append(absl::StrCat("adam_m.", name), shard.m);
+    append(absl::StrCat("adam_v.", name), shard.v);
   }
   return pieces;
 }

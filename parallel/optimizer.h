@@ -1,6 +1,7 @@
 // Optimizer: AdamW on float32 master weights with global-norm clipping,
 // sharded over each parameter's replicas (ZeRO-1, arXiv 1910.02054): the rows of its local tensor
-// are split over them as evenly as they go; a rank may hold none.
+// are split over them as evenly as they go; a rank may hold none. The master weight of a float32
+// value is the value itself; that of a bf16 value is held here, for the same rows as the moments.
 //
 // Sums over ranks and gathers of new values are posted to the communication thread, so they run
 // while the main thread computes: gradients are reduced block by block during the last
@@ -36,10 +37,11 @@ class Optimizer {
 
   // Collectives of one step, in this order.
   // First: starts to make the gradients of this rank's rows whole: sums over the tensor ranks where
-  // a parameter says so, and over the replicas. Sharded, other rows are unspecified afterwards.
-  // Nobody touches these gradients until GradientNorm returns. `parameters`: indices in the
-  // ParameterStore; those that were started in this step already are left out, and a tied
-  // embedding, since the two stages that hold it are complete at different times.
+  // a parameter says so, and over the replicas, where gradients of bf16 values travel as bf16.
+  // Sharded, other rows are unspecified afterwards. Nobody touches these gradients until
+  // GradientNorm returns. `parameters`: indices in the ParameterStore; those that were started in
+  // this step already are left out, and a tied embedding, since the two stages that hold it are
+  // complete at different times.
   void StartReduce(Range parameters);
   // Then, once all stages are complete: the same for a tied embedding, summed over its two stages.
   void StartReduceTied();
@@ -56,12 +58,17 @@ class Optimizer {
   bool HasValues(Range parameters) const;
   void WaitForValues(Range parameters) const;
 
-  // What a checkpoint holds: each element of weights and moments ("adam_m.NAME", "adam_v.NAME")
-  // once over all ranks.
+  // Master weights held here <- f(seed, name, global element), as ParameterStore::Initialize.
+  void InitializeMasters(uint64_t seed);
+
+  // What a checkpoint holds: each element of master weights and moments ("adam_m.NAME",
+  // "adam_v.NAME") once over all ranks.
   std::vector<Piece> OwnedPieces() const;
   // What a load fills on this rank: all its weights, replicas included, and the moments of its
   // rows.
   std::vector<Piece> NeededPieces() const;
+  // Its weights alone: values, and the master weights held here, under the same names.
+  std::vector<Piece> WeightPieces() const;
   // After Reduce: the whole gradient, each element once over all ranks, by parameter name.
   std::vector<Piece> GradientPieces() const;
 
@@ -71,16 +78,18 @@ class Optimizer {
     Parameter* parameter;
     int64_t model_index;  // in model_parameters
     Range rows;           // this rank's part of the local rows
-    Range updated;        // rows whose moments this rank keeps: `rows`, or all of them
+    Range updated;        // rows that this rank updates: `rows`, or all of them
     Communicator* replicas;
     std::vector<int64_t> counts;  // elements of every replica's part
-    Tensor m, v;                  // of `updated`
+    Tensor m, v, master;          // of `updated`
     std::vector<Tensor> counted;  // gradients of `rows` that the norm counts on this rank
     bool reducing = false;        // started in the step under way
     CommunicationThread::Number gathered = 0;  // what brings the values of the last Step
   };
 
   static std::vector<Piece> GradientPiecesOf(const Shard& shard);
+  bool HoldsMaster(const Shard& shard) const;
+  std::vector<TensorSpec> StateSpecs(const Shard& shard) const;
   std::vector<TensorSpec> BufferSpecs() const;
   const ProcessGrid& grid() const { return communication_.grid(); }
   CommunicationThread::Number GatherOf(Range parameters) const;
@@ -91,10 +100,12 @@ class Optimizer {
   void GatherShard(const Shard& shard);
   void SumOverTensor(const Parameter& parameter);
   void SumOverStages(const Parameter& parameter);
-  Tensor OwnMoments(const Shard& shard, Tensor moments) const;
+  void SumOverReplicas(const Shard& shard);
+  Tensor OwnRows(const Shard& shard, Tensor updated) const;
 
   const OptimizerSpec& spec_;
   bool shard_;
+  const ParameterStore& parameters_;
   CommunicationThread& communication_;
   Device& device_;
   int64_t model_parameters_;

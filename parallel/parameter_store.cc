@@ -10,14 +10,6 @@
 namespace twinstream {
 namespace {
 
-std::vector<TensorSpec> Specs(const std::vector<std::unique_ptr<Parameter>>& parameters) {
-  std::vector<TensorSpec> specs;
-  specs.reserve(parameters.size());
-  for (const auto& parameter : parameters)
-    specs.push_back({parameter->spec.name, DType::kF32, LocalShape(parameter->spec)});
-  return specs;
-}
-
 // The dimension along which rows run: the first, or the second of a tensor of matrices.
 int RowDimension(const Box& box) { return box.extent.rank() == 3 ? 1 : 0; }
 
@@ -78,38 +70,61 @@ Parameter& ParameterStore::Declare(ParameterSpec spec) {
   return *parameters_.back();
 }
 
+DType ParameterStore::ValueType(const ParameterSpec& spec) const {
+  return spec.global.rank() >= 2 ? matrices_ : DType::kF32;
+}
+
+std::vector<TensorSpec> ParameterStore::ValueSpecs() const {
+  std::vector<TensorSpec> specs;
+  for (const auto& parameter : parameters_) {
+    const ParameterSpec& spec = parameter->spec;
+    specs.push_back({spec.name, ValueType(spec), LocalShape(spec)});
+  }
+  return specs;
+}
+
+std::vector<TensorSpec> ParameterStore::GradientSpecs() const {
+  std::vector<TensorSpec> specs = ValueSpecs();
+  for (TensorSpec& spec : specs) spec.dtype = DType::kF32;
+  return specs;
+}
+
 void ParameterStore::Materialize(Device& device, Gradients gradients) {
   Check(values_.bytes() == 0, "the parameters have memory already");
-  const std::vector<TensorSpec> specs = Specs(parameters_);
-  values_ = Storage(device, BytesFor(specs));
-  const std::vector<Tensor> values = TensorsIn(values_.data(), specs);
+  values_ = Storage(device, value_bytes());
+  const std::vector<Tensor> values = TensorsIn(values_.data(), ValueSpecs());
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->value = values[i];
   if (gradients == Gradients::kNone) return;
-  gradients_ = Storage(device, BytesFor(specs));
-  const std::vector<Tensor> gradient_tensors = TensorsIn(gradients_.data(), specs);
+  gradients_ = Storage(device, gradient_bytes());
+  const std::vector<Tensor> gradient_tensors = TensorsIn(gradients_.data(), GradientSpecs());
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i]->gradient = gradient_tensors[i];
 }
 
-void ParameterStore::Initialize(Device& device, uint64_t seed) {
+void InitializeRows(const ParameterSpec& spec, Range rows, Tensor weights, uint64_t seed,
+                    Device& device) {
   constexpr int64_t kPartElements = int64_t{1} << 20;  // drawn on the host at a time
   std::vector<float> part;
-  for (const auto& parameter : parameters_) {
-    const ParameterSpec& spec = parameter->spec;
-    int64_t row = 0;  // of the local tensor
-    for (const HeldBox& held : spec.boxes) {
-      const int64_t rows = RowsIn(held.box);
-      const int64_t columns = held.box.elements() / std::max<int64_t>(1, rows);
-      const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
-      for (int64_t begin = 0; begin < rows; begin += step) {
-        const Box box = RowsOf(held.box, begin, std::min(rows, begin + step));
-        part.resize(static_cast<size_t>(box.elements()));
-        InitializeBox(spec.init_std * held.init_gain, seed, spec.name, spec.global, box,
-                      part.data());
-        device.CopyIn(parameter->value.Rows(row, row + RowsIn(box)), part.data());
-        device.Synchronize();  // `part` is written again
-        row += RowsIn(box);
-      }
+  int64_t box_begin = 0;  // local row of the box's first row
+  for (const HeldBox& held : spec.boxes) {
+    const int64_t box_end = box_begin + RowsIn(held.box);
+    const int64_t end = std::min(rows.end, box_end);
+    const int64_t columns = held.box.elements() / std::max<int64_t>(1, RowsIn(held.box));
+    const int64_t step = std::max<int64_t>(1, kPartElements / std::max<int64_t>(1, columns));
+    for (int64_t row = std::max(rows.begin, box_begin); row < end; row += step) {
+      const int64_t stop = std::min(end, row + step);
+      const Box box = RowsOf(held.box, row - box_begin, stop - box_begin);
+      part.resize(static_cast<size_t>(box.elements()));
+      InitializeBox(spec.init_std * held.init_gain, seed, spec.name, spec.global, box, part.data());
+      CopyInRounded(device, weights.Rows(row - rows.begin, stop - rows.begin), part);
+      device.Synchronize();  // `part` is written again
     }
+    box_begin = box_end;
+  }
+}
+
+void ParameterStore::Initialize(Device& device, uint64_t seed) {
+  for (const auto& parameter : parameters_) {
+    InitializeRows(parameter->spec, {0, parameter->rows()}, parameter->value, seed, device);
   }
 }
 
@@ -130,8 +145,8 @@ std::vector<Piece> ParameterStore::ValuePieces() const {
   return pieces;
 }
 
-int64_t ParameterStore::value_bytes() const { return BytesFor(Specs(parameters_)); }
+int64_t ParameterStore::value_bytes() const { return BytesFor(ValueSpecs()); }
 
-int64_t ParameterStore::gradient_bytes() const { return BytesFor(Specs(parameters_)); }
+int64_t ParameterStore::gradient_bytes() const { return BytesFor(GradientSpecs()); }
 
 }  // namespace twinstream

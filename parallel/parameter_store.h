@@ -51,7 +51,10 @@ struct ParameterSpec {
 
 struct Parameter {
   ParameterSpec spec;
-  Tensor value, gradient;  // local shape: rows of all boxes; float32
+  // Local shape: rows of all boxes. The gradient is float32; the value of a matrix has the store's
+  // dtype, that of a vector is float32. A bf16 value is a rounded copy of a float32 master weight,
+  // which the optimizer holds.
+  Tensor value, gradient;
   int64_t rows() const { return value.dim(0); }
 };
 
@@ -66,15 +69,22 @@ enum class Copies { kAll, kPrimary };
 std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name, Range rows,
                             Tensor local, Copies copies);
 
+// weights <- f(seed, name, global element), rounded where they are bf16: the same on every layout.
+// weights: local rows [rows.begin, rows.end) of the parameter.
+void InitializeRows(const ParameterSpec& spec, Range rows, Tensor weights, uint64_t seed,
+                    Device& device);
+
 enum class Gradients { kAllocated, kNone };
 
 class ParameterStore {
  public:
+  // matrices: dtype of the values of rank 2 and more.
+  explicit ParameterStore(DType matrices = DType::kF32) : matrices_(matrices) {}
   // Returns a reference that stays valid for the store's life. Names are unique.
   Parameter& Declare(ParameterSpec spec);
   // Allocates values and, where wanted, gradients, one buffer each. Once, after all declarations.
   void Materialize(Device& device, Gradients gradients);
-  // value <- f(seed, name, global element): the same on every layout.
+  // All values: as InitializeRows.
   void Initialize(Device& device, uint64_t seed);
   void ZeroGradients(const class Ops& ops);
 
@@ -83,10 +93,15 @@ class ParameterStore {
 
   const std::vector<std::unique_ptr<Parameter>>& parameters() const { return parameters_; }
   int64_t size() const { return static_cast<int64_t>(parameters_.size()); }
+  DType ValueType(const ParameterSpec& spec) const;
   int64_t value_bytes() const;  // known before Materialize
   int64_t gradient_bytes() const;
 
  private:
+  std::vector<TensorSpec> ValueSpecs() const;
+  std::vector<TensorSpec> GradientSpecs() const;
+
+  const DType matrices_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
   Storage values_, gradients_;
 };
