@@ -109,7 +109,7 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
   }
   return AgreeOnStatus(runtime.world(),
                        LoadInitialWeights(path, ModelTensors(trainer.model_parameters()),
-                                          trainer.parameters().ValuePieces(), device));
+                                          trainer.WeightPieces(), device));
 }
 
 // A directory that cannot be written is found before the first step, and before anything is made.

@@ -62,7 +62,7 @@ absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,
   ActivityScope doing("loading of a checkpoint");
   const bool training = trainer.purpose() == Purpose::kTraining;
   const std::vector<Piece> needed =
-      training ? trainer.optimizer().NeededPieces() : trainer.parameters().ValuePieces();
+      training ? trainer.optimizer().NeededPieces() : trainer.WeightPieces();
   // Every tensor of the model and its moments may be stored; a rank wants only its own.
   const auto belongs_to_model = [&](absl::string_view name) {
     for (absl::string_view prefix : {"adam_m.", "adam_v."}) {

@@ -81,6 +81,7 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
       experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
       model_parameters_(ModelParameters(job.model(), device)),
+      parameters_(ActivationType(job.train().precision())),
       context_{.model = job.model(),
                .batch = job.train().microbatch(),
                .device = device,
@@ -88,7 +89,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                .region = region_,
                .experts = experts_,
                .parameters = parameters_,
-               .context_ranks = &grid_.context()},
+               .context_ranks = &grid_.context(),
+               .activation = ActivationType(job.train().precision())},
       pipeline_{.ranks = grid_.shape().pipeline,
                 .chunks = job.parallel().virtual_stages(),
                 .micro_batches = static_cast<int>(micro_batches)},
@@ -183,7 +185,15 @@ const ParameterStore& Trainer::parameters() const {
   return parameters_;
 }
 
-void Trainer::InitializeWeights() { parameters_.Initialize(device_, job_.train().seed()); }
+void Trainer::InitializeWeights() {
+  parameters_.Initialize(device_, job_.train().seed());
+  if (purpose_ == Purpose::kTraining) optimizer_.InitializeMasters(job_.train().seed());
+}
+
+std::vector<Piece> Trainer::WeightPieces() const {
+  const ParameterStore& values = parameters();
+  return purpose_ == Purpose::kTraining ? optimizer_.WeightPieces() : values.ValuePieces();
+}
 
 BatchShape Trainer::batch_shape() const {
   return {.microbatches = micro_batches_,

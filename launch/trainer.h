@@ -60,6 +60,9 @@ class Trainer final : private StageObserver {
   MemoryPlan memory() const;
   void Materialize();        // allocates everything that steps use
   void InitializeWeights();  // from train.seed
+  // What other sources of weights fill on this rank: values, replicas included, and the float32
+  // master weights of bf16 values.
+  std::vector<Piece> WeightPieces() const;
 
   // One update. update: 1 for the first. stop_requested: on this rank. Afterwards
   // optimizer().GradientPieces() are the gradients that the update used. Returns while other ranks'

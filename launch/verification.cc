@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/crc32c.h"
+#include "launch/expected_rounding.h"
 #include "launch/training_loop.h"
 #include "parallel/collectives.h"
 #include "parallel/thread_transport.h"
@@ -17,12 +18,6 @@
 
 namespace twinstream {
 namespace {
-
-// What float32 arithmetic in another order may differ by: measured on the golden files, two orders
-// of magnitude below.
-constexpr double kLossLimit = 1e-5;      // relative
-constexpr double kNormLimit = 1e-4;      // relative
-constexpr double kGradientLimit = 1e-4;  // of the tensor's largest element
 
 // The same job on one rank. Experts are balanced over a micro-batch of all data ranks together, so
 // the one rank of an MoE model takes as much at a time.
@@ -70,9 +65,9 @@ void ForEachPiece(const std::vector<Piece>& pieces, const std::string& name, Dev
 
 // The worst gradient tensor. Rank 0, which alone has a reference, sends its gradients round.
 VerificationRow CompareGradients(Communicator& world, const Trainer& trainer,
-                                 const Reference* reference, Device& device) {
+                                 const Reference* reference, double limit, Device& device) {
   constexpr int64_t kBytes = sizeof(float);
-  VerificationRow worst = {.what = "worst parameter gradient", .limit = kGradientLimit};
+  VerificationRow worst = {.what = "worst parameter gradient", .limit = limit};
   const std::vector<Piece> pieces = trainer.optimizer().GradientPieces();
   std::vector<Piece> reference_pieces;
   if (reference != nullptr) reference_pieces = reference->trainer.optimizer().GradientPieces();
@@ -127,8 +122,9 @@ VerificationRow CompareReplicas(Communicator& world, const Trainer& trainer, Dev
 std::vector<VerificationRow> CompareUpdates(Communicator& world, Trainer& trainer,
                                             Reference* reference, const TokenDataset& data,
                                             Device& device, int64_t updates) {
-  VerificationRow loss = {.what = "loss", .limit = kLossLimit},
-                  norm = {.what = "gradient norm", .limit = kNormLimit}, gradient;
+  const ExpectedRounding rounding = ExpectedRoundingOf(trainer.job());
+  VerificationRow loss = {.what = "loss", .limit = rounding.loss},
+                  norm = {.what = "gradient norm", .limit = rounding.norm}, gradient;
   for (int64_t update = 1; update <= updates; ++update) {
     const StepResult result = TrainUpdate(trainer, data, update, false);
     double loss_difference = 0, norm_difference = 0;
@@ -141,7 +137,9 @@ std::vector<VerificationRow> CompareUpdates(Communicator& world, Trainer& traine
     norm.Include(MaxOverRanks(world, norm_difference));
     // Later updates start from weights that Adam has moved by whole learning rates where gradients
     // are near zero: only the first one's gradients are comparable tensor by tensor.
-    if (update == 1) gradient = CompareGradients(world, trainer, reference, device);
+    if (update == 1) {
+      gradient = CompareGradients(world, trainer, reference, rounding.gradient, device);
+    }
   }
   return {loss, norm, gradient, CompareReplicas(world, trainer, device)};
 }

@@ -83,12 +83,13 @@ std::vector<TensorSpec> Attention::SavedSpecs() const {
   const AttentionShape& s = shape_;
   const Shape q = {s.batch, s.heads, s.sequence, s.head_dim};
   const int64_t scale_columns = q_norm_ != nullptr ? s.heads + 2 * s.kv_heads : 0;
-  return {{"qkv", DType::kF32, {s.rows(), s.qkv_columns()}},
-          {"q", DType::kF32, q},
+  const DType dtype = context_.activation;
+  return {{"qkv", dtype, {s.rows(), s.qkv_columns()}},
+          {"q", dtype, q},
           core_.KeysAndValues(),
           {"qkv_scales", DType::kF32, {s.rows(), scale_columns}},
           {"lse", DType::kF32, {s.batch, s.heads, s.sequence}},
-          {"context", DType::kF32, {s.rows(), s.heads * s.head_dim}}};
+          {"context", dtype, {s.rows(), s.heads * s.head_dim}}};
 }
 
 int64_t Attention::ScratchBytes() const {
@@ -129,7 +130,7 @@ void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Ops& ops = context_.ops;
   ScratchScope scope(*context_.scratch);
   const auto like = [&](SavedIndex i) {
-    return context_.scratch->Allocate(DType::kF32, saved[i].shape());
+    return context_.scratch->Allocate(saved[i].dtype(), saved[i].shape());
   };
   const Tensor d_context = like(kContext), dq = like(kQ), dkv = like(kKeysAndValues);
 

@@ -8,6 +8,16 @@ SequenceShard ModelContext::shard() const {
       .sequence = model.sequence(), .ranks = context_ranks->size(), .rank = context_ranks->rank()};
 }
 
+DType ActivationType(TrainSpec::Precision precision) {
+  switch (precision) {
+    case TrainSpec::FP32:
+      return DType::kF32;
+    case TrainSpec::BF16:
+      return DType::kBF16;
+  }
+  Die("unknown precision");
+}
+
 Parameter& DeclareVector(ModelContext& context, const std::string& name, int64_t extent,
                          bool partial_gradient) {
   const Shape shape = {extent};

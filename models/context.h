@@ -25,6 +25,9 @@ struct ModelContext {
   const ExpertRegion& experts;
   ParameterStore& parameters;
   Communicator* context_ranks = nullptr;  // who share the sequences; null: nobody
+  // Of activations and their gradients, between blocks and within; the matrices of `parameters`
+  // have the same. Statistics, logits and the gradients of weights are float32 whatever it is.
+  DType activation = DType::kF32;
   // Set before the first Forward, once all parts have said how much they need.
   Scratch* scratch = nullptr;
   StageObserver* observer = nullptr;  // null: nobody
@@ -38,6 +41,9 @@ struct ModelContext {
   int64_t hidden() const { return model.hidden(); }            // C
   float eps() const { return static_cast<float>(model.norm_eps()); }
 };
+
+// What a precision computes in.
+DType ActivationType(TrainSpec::Precision precision);
 
 // A norm weight or scale [extent], initially ones. Replicated over the tensor ranks;
 // `partial_gradient`: each rank sees only its tokens or its heads, so the gradient is the sum over

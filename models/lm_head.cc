@@ -30,11 +30,12 @@ LmHead::LmHead(ModelContext& context, Parameter& weight) : context_(context), we
 
 int64_t LmHead::ScratchBytes() const {
   const int64_t size = context_.region.size();
-  return BytesFor({{"logits",
-                    DType::kF32,
-                    {block_rows_, SplitEvenly(context_.model.vocabulary(), size, 0).size()}},
+  const bool in_place = context_.activation == DType::kF32;  // GradientOf
+  const Shape logits = {block_rows_, SplitEvenly(context_.model.vocabulary(), size, 0).size()};
+  return BytesFor({{"logits", DType::kF32, logits},
                    {"statistics", DType::kF32, {size, block_rows_, 3}},
-                   {"lse", DType::kF32, {block_rows_}}});
+                   {"lse", DType::kF32, {block_rows_}},
+                   {"gradient", context_.activation, in_place ? Shape{0} : logits}});
 }
 
 LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const {
@@ -50,6 +51,12 @@ LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const 
   region.Gather(block.statistics, PieceCounts(static_cast<size_t>(region.size()), rows * 3));
   ops.MergeLogitStatistics(block.lse, sums, block.statistics, targets);
   return block;
+}
+
+// Where the gradient of a block's logits goes: into their place if it is as wide as they are.
+Tensor LmHead::GradientOf(Tensor logits) const {
+  if (context_.activation == logits.dtype()) return logits;
+  return context_.scratch->Allocate(context_.activation, logits.shape());
 }
 
 void LmHead::Loss(Tensor h, Tensor targets, Tensor sums) const {
@@ -68,10 +75,11 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
     ScratchScope scope(*context_.scratch);
     const Tensor rows = h.Rows(begin, end), row_targets = targets.Rows(begin, end);
     const Block block = ForwardBlock(rows, row_targets, sums);
-    ops.LogitGradient(block.logits, block.logits, row_targets, block.lse, first_row(),
+    const Tensor gradient = GradientOf(block.logits);
+    ops.LogitGradient(gradient, block.logits, row_targets, block.lse, first_row(),
                       {.z_loss = z_loss, .total = gradient_scale});
-    ops.Matmul(weight_.gradient, block.logits, rows, {.transpose_a = true, .accumulate = true});
-    ops.Matmul(rows, block.logits, weight_.value, {});
+    ops.Matmul(weight_.gradient, gradient, rows, {.transpose_a = true, .accumulate = true});
+    ops.Matmul(rows, gradient, weight_.value, {});
   }
 }
 

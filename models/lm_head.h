@@ -1,5 +1,6 @@
 // LmHead: vocabulary product and cross-entropy, vocabulary split over the tensor ranks. Works
-// through blocks of rows, so that the logits [N, V] never exist as a whole, on any rank.
+// through blocks of rows, so that the logits [N, V] never exist as a whole, on any rank. Logits and
+// statistics are float32; the logits' gradient has the dtype of activations.
 #pragma once
 
 #include "models/context.h"
@@ -29,6 +30,7 @@ class LmHead {
     Tensor logits, statistics, lse;
   };
   Block ForwardBlock(Tensor h, Tensor targets, Tensor sums) const;  // in scratch
+  Tensor GradientOf(Tensor logits) const;
   int64_t first_row() const { return weight_.spec.boxes[0].box.begin[0]; }
 
   ModelContext& context_;

@@ -30,8 +30,8 @@ Mlp::Mlp(ModelContext& context, int64_t layer) : context_(context) {
 }
 
 std::vector<TensorSpec> Mlp::SavedSpecs() const {
-  return {{"up", DType::kF32, {context_.tokens(), 2 * width_}},
-          {"activation", DType::kF32, {context_.tokens(), width_}}};
+  return {{"up", context_.activation, {context_.tokens(), 2 * width_}},
+          {"activation", context_.activation, {context_.tokens(), width_}}};
 }
 
 int64_t Mlp::ScratchBytes() const { return BytesFor({SavedSpecs()[kActivation]}); }
@@ -48,7 +48,8 @@ void Mlp::ProjectOut(Tensor o, Saved saved) {
 
 void Mlp::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   ScratchScope scope(*context_.scratch);
-  const Tensor d_activation = context_.scratch->Allocate(DType::kF32, saved[kActivation].shape());
+  const Tensor d_activation =
+      context_.scratch->Allocate(context_.activation, saved[kActivation].shape());
   context_.ops.Matmul(d_activation, d_o, down_->value, {});
   context_.ops.SwiGluBackward(saved[kUp], d_activation,
                               saved[kUp]);  // in place: BackwardWeight needs the gradient

@@ -19,7 +19,7 @@ AttentionRectangle RingAttention::RectangleOf(int step) const {
 
 TensorSpec RingAttention::KeysAndValues() const {
   return {"keys_and_values",
-          DType::kF32,
+          context_.activation,
           {2, shape_.batch * shape_.kv_heads, shape_.sequence, shape_.head_dim}};
 }
 

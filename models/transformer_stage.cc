@@ -70,7 +70,7 @@ TransformerStage::TransformerStage(ModelContext& context, const StageOptions& op
 
 TensorSpec TransformerStage::BoundarySpec() const {
   const int64_t rows = context_.region.OwnRows(context_.tokens()).size();
-  return {"streams", DType::kF32, {streams_, rows, context_.hidden()}};
+  return {"streams", context_.activation, {streams_, rows, context_.hidden()}};
 }
 
 // All sites have the same entries, so that indices stay simple; an entry that lives elsewhere
@@ -84,17 +84,18 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
       starts_stage && !has_previous();  // x: the embedding's full [N, C]; y: the same memory
   const bool has_y = streams_ == 2 || sites_[site]->sets_y();
   const bool d_output = site < blocks() && context_.region.shards_tokens();
+  const DType dtype = context_.activation;
   return {{"x",
-           DType::kF32,
+           dtype,
            {in_boundary ? 0
             : embedded  ? N
                         : n,
             C}},
-          {"y", DType::kF32, {in_boundary || embedded || !has_y ? 0 : n, C}},
+          {"y", dtype, {in_boundary || embedded || !has_y ? 0 : n, C}},
           {"scales", DType::kF32, {sites_[site]->keeps_scales() ? kResidualScales : 0, n}},
-          {"h", DType::kF32, {ends_stage ? 0 : N, C}},
-          {"output", DType::kF32, {sites_[site]->keeps_output() ? N : 0, C}},
-          {"d_output", DType::kF32, {d_output ? N : 0, C}}};
+          {"h", dtype, {ends_stage ? 0 : N, C}},
+          {"output", dtype, {sites_[site]->keeps_output() ? N : 0, C}},
+          {"d_output", dtype, {d_output ? N : 0, C}}};
 }
 
 // A stage begins with a layer: even sites are the inputs of layers.
@@ -130,7 +131,7 @@ int64_t TransformerStage::ScratchBytes() const {
   for (const std::unique_ptr<Layer>& block : blocks_) most = std::max(most, block->ScratchBytes());
   // Stream gradients (a lone stage), that of a y inside a layer, a block's input gradient, and its
   // output or the embedding's gradient.
-  const TensorSpec full = {"full", DType::kF32, {context_.tokens(), context_.hidden()}};
+  const TensorSpec full = {"full", context_.activation, {context_.tokens(), context_.hidden()}};
   return most + layout_.ScratchBytes() + BytesFor({BoundarySpec(), full, full, full});
 }
 
@@ -168,6 +169,11 @@ SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
   return t;
 }
 
+// [N, C] in scratch.
+Tensor TransformerStage::AllocateFull() const {
+  return context_.scratch->Allocate(context_.activation, {context_.tokens(), context_.hidden()});
+}
+
 Saved TransformerStage::BlockSaved(size_t block) const {
   return saved_.subspan(block_begin_[block], site_begin_[block + 1] - block_begin_[block]);
 }
@@ -185,7 +191,7 @@ void TransformerStage::Forward(int micro_batch, Slot& slot) {
   UseValues(micro_batch, first_parameters_);
   if (embedding_) embedding_->Forward(tokens_.At(micro_batch), saved_[site_begin_[0] + kX]);
   sites_[0]->Forward({}, {}, SiteIn(slot, 0));
-  const Tensor o = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  const Tensor o = AllocateFull();
   for (size_t b = 0; b < blocks(); ++b) {
     UseValues(micro_batch, block_parameters_[b]);
     RunBlock(slot, b, o);
@@ -234,8 +240,7 @@ void TransformerStage::Recompute(const Slot& slot, size_t block) {
     case ParallelSpec::FULL: {
       if (block % 2 == 0) return;
       ScratchScope scope(*context_.scratch);
-      const Tensor o =
-          context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+      const Tensor o = AllocateFull();
       read_again(block - 1);
       RunBlock(slot, block - 1, o);
       enter(block);
@@ -273,7 +278,7 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
                              : context_.scratch->Allocate(boundary.dtype, boundary.shape);
   const Tensor dx = Stream(streams, 0);
   const Tensor dy = streams_ == 2 ? Stream(streams, 1) : InnerStreamGradient();
-  Tensor dh = context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  const Tensor dh = AllocateFull();
 
   Tensor own_dh;  // gradient of what the site reads; nothing where a block of the next stage reads
   if (head_) {
@@ -309,15 +314,14 @@ Tensor TransformerStage::InnerStreamGradient() {
     return {};
   }
   const int64_t rows = context_.region.OwnRows(context_.tokens()).size();
-  const Tensor dy = context_.scratch->Allocate(DType::kF32, {rows, context_.hidden()});
+  const Tensor dy = context_.scratch->Allocate(context_.activation, {rows, context_.hidden()});
   context_.ops.Zero(dy);
   return dy;
 }
 
 void TransformerStage::BackwardEmbedding(int micro_batch, Tensor dx, Tensor dy) {
   ScratchScope scope(*context_.scratch);
-  const Tensor d_embedding =
-      context_.scratch->Allocate(DType::kF32, {context_.tokens(), context_.hidden()});
+  const Tensor d_embedding = AllocateFull();
   const Tensor own = context_.region.Own(d_embedding);
   context_.device.Copy(own, dx);
   if (dy) context_.ops.Add(own, dy);

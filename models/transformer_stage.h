@@ -62,6 +62,7 @@ class TransformerStage final : public Stage {
   bool KeepsOfSite(size_t site, size_t entry) const;
   bool KeepsOfBlock(size_t block, size_t entry) const;
   SiteTensors SiteIn(const Slot& slot, size_t site) const;
+  Tensor AllocateFull() const;
   Saved BlockSaved(size_t block) const;
   void RunBlock(const Slot& slot, size_t block, Tensor scratch_o);
   void Recompute(const Slot& slot, size_t block);

@@ -38,9 +38,8 @@ bool IsBuilt(DataSpec::Format format) {
 bool IsBuilt(TrainSpec::Precision precision) {
   switch (precision) {
     case TrainSpec::FP32:
-      return true;
     case TrainSpec::BF16:
-      return false;
+      return true;
   }
   return false;
 }

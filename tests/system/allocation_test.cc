@@ -99,6 +99,7 @@ TEST(AllocationTest, StepsAllocateNothingAndTheMemoryPlanIsExact) {
         Layout{.pipeline = 2, .schedule = ParallelSpec::ZERO_BUBBLE}}) {
     for (bool tied : {false, true}) {
       JobSpec job = TinyJob();
+      job.mutable_train()->set_precision(tied ? TrainSpec::FP32 : TrainSpec::BF16);
       job.mutable_model()->set_tied_embeddings(tied);
       job.mutable_model()->set_kv_heads(2);
       job.mutable_train()->set_global_batch(6);

@@ -142,7 +142,7 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
 }
 
 void GoldenRun::FillWeights(Trainer& trainer) const {
-  for (const Piece& piece : trainer.parameters().ValuePieces()) {
+  for (const Piece& piece : trainer.WeightPieces()) {
     FillFrom(golden_.Floats("param." + piece.name), piece);
   }
 }

@@ -36,13 +36,13 @@ void Save(const JobSpec& job, const RunSpan& span, const Trainer& trainer, Devic
 }
 
 // What a rank holds, by box.
-using Boxes = std::map<std::string, std::vector<float>>;
+using Boxes = std::map<std::string, std::vector<std::byte>>;
 
 // Compares a rank's boxes with those of the ranks before it, and adds them.
 void CompareReplicas(const Trainer& trainer, Boxes* boxes, RunRecord* record) {
   for (const Piece& piece : trainer.parameters().ValuePieces()) {
-    const float* data = piece.data.As<float>();
-    const std::vector<float> values(data, data + piece.data.elements());
+    const std::byte* data = piece.data.data();
+    const std::vector<std::byte> values(data, data + piece.data.bytes());
     const auto [found, is_new] =
         boxes->try_emplace(absl::StrCat(piece.name, piece.box.ToString()), values);
     record->replicas += is_new ? 0 : 1;

@@ -15,7 +15,7 @@ using WholeTensors = std::map<std::string, std::vector<float>>;  // row-major, b
 // covered yet is NaN.
 void Collect(const std::vector<Piece>& pieces, WholeTensors* wholes);
 
-// Copies a piece out of its whole tensor.
+// Copies a piece (f32, or bf16: rounded; host memory) out of its whole tensor.
 void FillFrom(const std::vector<float>& whole, const Piece& piece);
 
 }  // namespace twinstream::testing

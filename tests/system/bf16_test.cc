@@ -1,0 +1,163 @@
+// train.precision BF16: what must not change a bit does not, and what layouts may change is bf16's
+// rounding.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gtest/gtest.h"
+#include "launch/expected_rounding.h"
+#include "tests/testing/golden_run.h"
+#include "tests/testing/tiny_run.h"
+
+namespace twinstream::testing {
+namespace {
+
+JobSpec Bf16Job() {
+  JobSpec job = TinyJob();
+  job.mutable_train()->set_precision(TrainSpec::BF16);
+  return job;
+}
+
+void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
+  EXPECT_EQ(run.losses, reference.losses);
+  EXPECT_EQ(run.gradient_norms, reference.gradient_norms);
+  EXPECT_TRUE(run.state == reference.state) << "weights or moments differ";
+  EXPECT_EQ(run.unequal_replicas, 0);
+}
+
+TEST(Bf16Test, PipelineSizeDoesNotChangeABit) {
+  for (int data : {1, 2}) {
+    const RunRecord reference = RunSteps(OnLayout(Bf16Job(), {.data = data}), {.last = 3});
+    for (int pipeline : {2, 4}) {
+      SCOPED_TRACE(absl::StrCat("pipeline ", pipeline, " data ", data));
+      ExpectSameBits(
+          RunSteps(OnLayout(Bf16Job(), {.pipeline = pipeline, .data = data}), {.last = 3}),
+          reference);
+    }
+  }
+}
+
+TEST(Bf16Test, ShardingTheOptimizerDoesNotChangeABit) {
+  for (const Layout& layout : {Layout{.data = 3}, Layout{.tensor = 2, .data = 2}}) {
+    SCOPED_TRACE(NameOf(layout));
+    JobSpec job = Bf16Job();
+    job.mutable_model()->set_tied_embeddings(true);
+    job.mutable_parallel()->set_shard_optimizer(false);
+    const RunRecord whole = RunSteps(OnLayout(job, layout), {.last = 3});
+    job.mutable_parallel()->set_shard_optimizer(true);
+    ExpectSameBits(RunSteps(OnLayout(job, layout), {.last = 3}), whole);
+  }
+}
+
+// What is computed again is read from the same rounded streams.
+TEST(Bf16Test, RecomputationDoesNotChangeABit) {
+  const Layout layout = {.tensor = 2, .sequence_parallel = true};
+  const RunRecord reference = RunSteps(OnLayout(Bf16Job(), layout), {.last = 2});
+  for (ParallelSpec::Recompute recompute : {ParallelSpec::SELECTIVE, ParallelSpec::FULL}) {
+    JobSpec job = Bf16Job();
+    job.mutable_parallel()->set_recompute(recompute);
+    ExpectSameBits(RunSteps(OnLayout(job, layout), {.last = 2}), reference);
+  }
+}
+
+// The float32 masters come back whole, and the bf16 copies from them, on every data rank.
+TEST(Bf16Test, FourStepsEqualTwoAndTwoBitForBit) {
+  for (const Layout& layout :
+       {Layout{}, Layout{.data = 3}, Layout{.tensor = 2, .sequence_parallel = true},
+        Layout{.pipeline = 2, .data = 2}}) {
+    SCOPED_TRACE(NameOf(layout));
+    const JobSpec job = OnLayout(Bf16Job(), layout);
+    const RunRecord straight = RunSteps(job, {.last = 4});
+    const TemporaryDirectory directory;
+    RunSteps(job, {.last = 2, .save = directory.path()});
+    const std::string saved = directory.Path(absl::StrFormat("step_%09d", 2));
+    const RunRecord resumed = RunSteps(job, {.first = 3, .last = 4, .load = saved});
+    EXPECT_EQ(resumed.losses,
+              std::vector<double>(straight.losses.begin() + 2, straight.losses.end()));
+    EXPECT_TRUE(resumed.state == straight.state) << "weights or moments differ";
+    EXPECT_EQ(resumed.unequal_replicas, 0);
+  }
+}
+
+TEST(Bf16Test, AnotherLayoutLoadsEveryBitOfTheMasters) {
+  const TemporaryDirectory directory;
+  const RunRecord saved = RunSteps(OnLayout(Bf16Job(), {.tensor = 2, .data = 2}),
+                                   {.last = 2, .save = directory.path()});
+  const std::string checkpoint = directory.Path(absl::StrFormat("step_%09d", 2));
+  for (const Layout& layout :
+       {Layout{}, Layout{.data = 3}, Layout{.tensor = 4}, Layout{.pipeline = 2, .data = 2}}) {
+    const RunRecord loaded =
+        RunSteps(OnLayout(Bf16Job(), layout), {.first = 3, .last = 2, .load = checkpoint});
+    EXPECT_TRUE(loaded.state == saved.state) << NameOf(layout);
+    EXPECT_EQ(loaded.unequal_replicas, 0) << NameOf(layout);
+  }
+}
+
+// Every kind of parallelism, with as few ranks as show it.
+std::vector<ParallelSpec> ParityLayouts() {
+  std::vector<ParallelSpec> layouts;
+  for (const Layout& layout :
+       {Layout{.tensor = 2}, Layout{.tensor = 2, .pipeline = 2, .sequence_parallel = true},
+        Layout{.pipeline = 2, .data = 2}, Layout{.context = 2}}) {
+    ParallelSpec parallel;
+    parallel.set_tensor(layout.tensor);
+    parallel.set_context(layout.context);
+    parallel.set_pipeline(layout.pipeline);
+    parallel.set_data(layout.data);
+    parallel.set_sequence_parallel(layout.sequence_parallel);
+    layouts.push_back(parallel);
+  }
+  return layouts;
+}
+
+TrainedRun TrainInBf16(const GoldenRun& golden, JobSpec job) {
+  job.mutable_train()->set_precision(TrainSpec::BF16);
+  return golden.Train(job);
+}
+
+// docs/performance.md has 200 steps of the quickstart.
+TEST(Bf16Test, TwentyStepsLearnWithinOnePercentOfFloat32) {
+  const RunSpan span = {.last = 20};
+  const RunRecord wide = RunSteps(OnLayout(TinyJob(), {}), span);
+  const RunRecord narrow = RunSteps(OnLayout(Bf16Job(), {.tensor = 2}), span);
+  EXPECT_LT(wide.losses.back(), 0.95 * wide.losses.front());
+  EXPECT_LE(LargestRelative(narrow.losses, wide.losses), 0.01);
+  EXPECT_NE(narrow.losses.front(), wide.losses.front()) << "both have computed in float32";
+}
+
+class Bf16Parity : public ::testing::TestWithParam<std::string> {};
+
+void ExpectWithin(const ExpectedRounding& rounding, double loss, double norm, double gradient) {
+  EXPECT_LE(std::abs(loss - 1), rounding.loss);
+  EXPECT_LE(std::abs(norm - 1), rounding.norm);
+  EXPECT_LE(gradient, rounding.gradient);
+}
+
+// launch/expected_rounding.cc derives the bound from the number of roundings.
+TEST_P(Bf16Parity, EveryLayoutIsWithinRoundingOfOneRankAndOfTheGoldenFile) {
+  const GoldenRun golden(GetParam());
+  const JobSpec alone_job = golden.Job(ParallelSpec(), 1, 1);
+  const TrainedRun alone = TrainInBf16(golden, alone_job);
+  JobSpec bf16_job = alone_job;
+  bf16_job.mutable_train()->set_precision(TrainSpec::BF16);
+  const ExpectedRounding rounding = ExpectedRoundingOf(bf16_job);
+  ExpectWithin(rounding, alone.losses[0] / golden.golden().Doubles("train.loss")[0],
+               alone.gradient_norms[0] / golden.golden().Doubles("train.grad_norm")[0],
+               Compare(alone, golden.golden()).gradient);
+  for (const ParallelSpec& parallel : ParityLayouts()) {
+    const JobSpec job = golden.Job(parallel, 1, GridShape::From(parallel).ranks());
+    SCOPED_TRACE(LayoutName(job));
+    const TrainedRun run = TrainInBf16(golden, job);
+    ExpectWithin(rounding, run.losses[0] / alone.losses[0],
+                 run.gradient_norms[0] / alone.gradient_norms[0],
+                 LargestOfTensor(run.gradients, alone.gradients, ""));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Bf16Parity, ::testing::ValuesIn(DenseGoldenFiles()),
+                         [](const auto& name) { return name.param; });
+
+}  // namespace
+}  // namespace twinstream::testing
