@@ -2,11 +2,11 @@
 // width of a residual stream, B batch, T sequence, H query heads, K key/value heads, D head_dim, F
 // ffn, V vocabulary. Tensors are contiguous; outputs may not overlap inputs unless a comment allows
 // it. Errors of shape are programmers' errors: Check.
-// Activations (streams, h, o, qkv, q, k, v, up, embedded tokens, attention's out) and their
-// gradients are float32 or, all of an operation's, bf16. So are the operands and the result of a
-// product, each for itself. All else is float32 unless a comment says otherwise: weights of norms,
-// gradients of weights, scales, logits and statistics; and so is all arithmetic: a bf16 result is
-// rounded once, to nearest.
+// Activations (streams, h, o, qkv, q, k, v, up, embedded tokens, attention's out, rows of
+// experts) and their gradients are float32 or, all of an operation's, bf16. So are the operands and
+// the result of a product, each for itself. All else is float32 unless a comment says otherwise:
+// weights of norms, gradients of weights, scales, logits and statistics; and so is all arithmetic:
+// a bf16 result is rounded once, to nearest.
 #pragma once
 
 #include <cstdint>
@@ -172,7 +172,8 @@ class Ops {
 
   // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). out: [B*T, H*D]
   // (heads side by side); lse: [B, H, T] log-sum-exp of the scaled scores. Never holds T x T scores
-  // of more than one head.
+  // of more than one head. Of bf16 operands out, and dq, dk, dv, may be float32 all the same: for
+  // those who add to them in further calls.
   virtual void AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
                                 Tensor k, Tensor v) const = 0;
   // dout, out: [B*T, H*D]; dq, dk, dv are written.

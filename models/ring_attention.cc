@@ -23,16 +23,28 @@ TensorSpec RingAttention::KeysAndValues() const {
           {2, shape_.batch * shape_.kv_heads, shape_.sequence, shape_.head_dim}};
 }
 
-Tensor RingAttention::Allocate() const {
-  const TensorSpec spec = KeysAndValues();
-  return context_.scratch->Allocate(spec.dtype, spec.shape);
+TensorSpec RingAttention::KeyGradients() const {
+  return {"key_gradients", DType::kF32, KeysAndValues().shape};
+}
+
+Tensor RingAttention::SumFor(Tensor result) const {
+  if (ranks() == 1 || result.dtype() == DType::kF32) return result;
+  return context_.scratch->Allocate(DType::kF32, result.shape());
+}
+
+void RingAttention::Store(Tensor result, Tensor sum) const {
+  if (sum.data() != result.data()) context_.ops.Cast(result, sum);
 }
 
 // Backward's: keys and values on their way in and out, gradients likewise but for the caller's
-// tensor, and a step's part of them.
+// tensor, a step's part of them, and the sums that are wider than the caller's tensors.
 int64_t RingAttention::ScratchBytes() const {
-  const int64_t travelling = std::min(ranks() - 1, 2), gradients = ranks() > 1 ? 2 : 0;
-  return (travelling + gradients) * BytesFor({KeysAndValues()});
+  if (ranks() == 1) return 0;
+  const TensorSpec gradients = KeyGradients(),
+                   dq = {"dq", DType::kF32, {shape_.rows(), shape_.heads * shape_.head_dim}};
+  const bool in_place = context_.activation == DType::kF32;  // SumFor
+  return std::min(ranks() - 1, 2) * BytesFor({KeysAndValues()}) + BytesFor({gradients, gradients}) +
+         (in_place ? 0 : BytesFor({gradients, dq}));
 }
 
 RingAttention::Shift RingAttention::Start(Tensor to_next, Tensor from_previous,
@@ -50,8 +62,10 @@ void RingAttention::Finish(const Shift& shift) const {
 
 std::array<Tensor, 2> RingAttention::Travelling() const {
   std::array<Tensor, 2> tensors;
-  if (ranks() > 1) tensors[0] = Allocate();
-  if (ranks() > 2) tensors[1] = Allocate();
+  const TensorSpec spec = KeysAndValues();
+  for (size_t i = 0; i < tensors.size() && static_cast<int>(i) + 1 < ranks(); ++i) {
+    tensors[i] = context_.scratch->Allocate(spec.dtype, spec.shape);
+  }
   return tensors;
 }
 
@@ -59,19 +73,21 @@ void RingAttention::Forward(Tensor out, Tensor lse, Tensor q, Tensor kv) const {
   const Ops& ops = context_.ops;
   ScratchScope scope(*context_.scratch);
   const std::array<Tensor, 2> travelling = Travelling();
+  const Tensor sum = SumFor(out);
   Tensor seen = kv;
   for (int step = 0; step < ranks(); ++step) {
     const Tensor next = travelling[static_cast<size_t>(step % 2)];
     const bool goes_on = step + 1 < ranks();
     const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
     if (step == 0) {
-      ops.AttentionForward(shape_, out, lse, q, seen.At(0), seen.At(1));
+      ops.AttentionForward(shape_, sum, lse, q, seen.At(0), seen.At(1));
     } else {
-      ops.AttentionMergeForward(shape_, RectangleOf(step), out, lse, q, seen.At(0), seen.At(1));
+      ops.AttentionMergeForward(shape_, RectangleOf(step), sum, lse, q, seen.At(0), seen.At(1));
     }
     if (goes_on) Finish(shift);
     seen = next;
   }
+  Store(out, sum);
 }
 
 // The gradients of a rank's keys and values follow these round the ring, a step behind: each rank
@@ -85,9 +101,11 @@ void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Ten
   }
   ScratchScope scope(*context_.scratch);
   const std::array<Tensor, 2> travelling = Travelling();
-  const Tensor part = Allocate();
+  const TensorSpec spec = KeyGradients();
+  const Tensor part = context_.scratch->Allocate(spec.dtype, spec.shape);
+  const Tensor dq_sum = SumFor(dq), dkv_sum = SumFor(dkv);
   // In turn sent on and received into; what is received last, the rank's own, is the caller's.
-  std::array<Tensor, 2> gradients = {dkv, Allocate()};
+  std::array<Tensor, 2> gradients = {dkv_sum, context_.scratch->Allocate(spec.dtype, spec.shape)};
   if (ranks() % 2 == 1) std::swap(gradients[0], gradients[1]);
 
   Tensor seen = kv;
@@ -97,14 +115,14 @@ void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Ten
     const bool goes_on = step + 1 < ranks();
     const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
     if (step == 0) {
-      ops.AttentionBackward(shape_, dq, gradient.At(0), gradient.At(1), dout, out, lse, q,
+      ops.AttentionBackward(shape_, dq_sum, gradient.At(0), gradient.At(1), dout, out, lse, q,
                             seen.At(0), seen.At(1));
     } else {
       const Tensor before = gradients[static_cast<size_t>(1 - step % 2)];
       const Shift gradient_shift = Start(before, gradient, Channel::kKeyValueGradient);
       ops.Zero(part);
-      ops.AttentionMergeBackward(shape_, RectangleOf(step), dq, part.At(0), part.At(1), dout, out,
-                                 lse, q, seen.At(0), seen.At(1));
+      ops.AttentionMergeBackward(shape_, RectangleOf(step), dq_sum, part.At(0), part.At(1), dout,
+                                 out, lse, q, seen.At(0), seen.At(1));
       Finish(gradient_shift);
       ops.Add(gradient, part);
     }
@@ -113,6 +131,8 @@ void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Ten
   }
   const size_t last = static_cast<size_t>((ranks() - 1) % 2);
   Finish(Start(gradients[last], gradients[1 - last], Channel::kKeyValueGradient));
+  Store(dq, dq_sum);
+  Store(dkv, dkv_sum);
 }
 
 }  // namespace twinstream

@@ -8,7 +8,8 @@
 //   a later rank's is all, by its second half:    n queries x 2n keys,
 // so that every rank computes 2 n^2 scores in each of the c steps, none of them masked but on the
 // triangle's edge. Results are merged in the order own, rank before, rank before that, ...: the
-// same bits every time.
+// same bits every time. They are float32 until the last step, the gradients of keys and values on
+// their way round the ring too.
 //
 // A step's messages are under way while it computes. Each rank starts its receive, then its send,
 // computes, and waits for both: no order of arrival can stop the ring.
@@ -49,7 +50,10 @@ class RingAttention {
   void Finish(const Shift& shift) const;
 
   int ranks() const { return context_.shard().ranks; }
-  Tensor Allocate() const;  // KeysAndValues in scratch
+  TensorSpec KeyGradients() const;  // of keys and values: float32
+  // `result`, or float32 memory in its place while several steps add to it.
+  Tensor SumFor(Tensor result) const;
+  void Store(Tensor result, Tensor sum) const;  // rounds a sum that has memory of its own
   // Room for those that are seen and for those that arrive, as far as there are any.
   std::array<Tensor, 2> Travelling() const;
   // What this rank sees in this step: of the tokens of the rank so many places before it.

@@ -1,5 +1,6 @@
 #include "models/ring_attention.h"
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <string>
@@ -49,17 +50,18 @@ struct Cut {
 
 // Whole tensors; the results are put together by all ranks.
 struct Sequences {
-  explicit Sequences(const AttentionShape& shape) {
+  Sequences(const AttentionShape& shape, DType dtype_in) : dtype(dtype_in) {
     const int64_t query = shape.rows() * shape.heads * shape.head_dim;
     const int64_t key = shape.rows() * shape.kv_heads * shape.head_dim;
-    q = RandomFloats(query, 1);
-    k = RandomFloats(key, 2);
-    v = RandomFloats(key, 3);
-    dout = RandomFloats(query, 4);
+    q = RandomFloats(query, 1, dtype);
+    k = RandomFloats(key, 2, dtype);
+    v = RandomFloats(key, 3, dtype);
+    dout = RandomFloats(query, 4, dtype);
     out = dq = std::vector<float>(q.size(), NAN);
     dk = dv = std::vector<float>(k.size(), NAN);
     lse.resize(static_cast<size_t>(shape.rows() * shape.heads), NAN);
   }
+  DType dtype;
   std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
 };
 
@@ -77,7 +79,8 @@ void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences
                           .region = region,
                           .experts = experts,
                           .parameters = parameters,
-                          .context_ranks = &context_ranks};
+                          .context_ranks = &context_ranks,
+                          .activation = all.dtype};
   context.model.set_sequence(whole.sequence);
   const SequenceShard shard = context.shard();
   AttentionShape shape = whole;
@@ -95,14 +98,16 @@ void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences
   std::vector<float> out(q.size(), NAN), dq(q.size(), NAN), dkv(kv.size(), NAN),
       lse(static_cast<size_t>(shape.rows() * H), NAN);
   const Shape rows = {shape.rows(), H * D}, kv_shape = attention.KeysAndValues().shape;
+  const Shape heads = {B, H, shape.sequence, D}, lse_shape = {B, H, shape.sequence};
+  const auto lend = [&](std::vector<float>& values, const Shape& to) {
+    return Lent(values, to, all.dtype);
+  };
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    attention.Forward(View(out, rows), View(lse, {B, H, shape.sequence}),
-                      View(q, {B, H, shape.sequence, D}), View(kv, kv_shape));
+    attention.Forward(lend(out, rows), View(lse, lse_shape), lend(q, heads), lend(kv, kv_shape));
   }
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    attention.Backward(View(dq, {B, H, shape.sequence, D}), View(dkv, kv_shape), View(dout, rows),
-                       View(out, rows), View(lse, {B, H, shape.sequence}),
-                       View(q, {B, H, shape.sequence, D}), View(kv, kv_shape));
+    attention.Backward(lend(dq, heads), lend(dkv, kv_shape), lend(dout, rows), lend(out, rows),
+                       View(lse, lse_shape), lend(q, heads), lend(kv, kv_shape));
   }
   EXPECT_EQ(scratch.mark(), 0);
 
@@ -117,15 +122,46 @@ void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences
 
 class RingAttentionTest : public ::testing::TestWithParam<Ring> {};
 
+Sequences RunRing(const Ring& ring, DType dtype) {
+  Sequences all(ring.shape, dtype);
+  std::mutex mutex;
+  RunRanks(ring.ranks, [&](Transport& transport) {
+    const ProcessGrid grid({.context = transport.size()}, transport);
+    RunRank(ring.shape, grid.context(), all, mutex);
+  });
+  return all;
+}
+
+// Largest difference between a bf16 result and `wide`, beyond one rounding of each element.
+double BeyondOneRounding(const std::vector<float>& narrow, const std::vector<float>& wide) {
+  double largest = 0;
+  for (size_t i = 0; i < wide.size(); ++i) {
+    const double difference = std::abs(double{narrow[i]} - wide[i]);
+    largest = std::max(largest, difference - kBFloat16Epsilon * std::abs(double{wide[i]}));
+  }
+  return largest;
+}
+
+// On the same inputs: however many ranks there are, a result is rounded once. (The backward of two
+// roundings, that of `out` in the forward and its own: a tensor's size is the gauge there.)
+TEST_P(RingAttentionTest, BFloat16RoundsTheSumsOverAllRanksOnce) {
+  const auto& [ranks, shape] = GetParam();
+  const Sequences narrow = RunRing(GetParam(), DType::kBF16);
+  const AttentionInputs inputs = {ToDouble(narrow.q), ToDouble(narrow.k), ToDouble(narrow.v)};
+  const std::vector<double> out = ReferenceAttention(shape, inputs).out;
+  const double float32 = Float32Tolerance(shape.sequence + shape.head_dim);
+  EXPECT_LE(BeyondOneRounding(narrow.out, {out.begin(), out.end()}), float32);
+  const AttentionInputs gradients =
+      ReferenceAttentionBackward(shape, inputs, ToDouble(narrow.dout));
+  const double tolerance = Tolerance(DType::kBF16, shape.sequence + shape.head_dim, 2);
+  EXPECT_LE(RelativeError(narrow.dq, gradients.q), tolerance);
+  EXPECT_LE(RelativeError(narrow.dk, gradients.k), tolerance);
+  EXPECT_LE(RelativeError(narrow.dv, gradients.v), tolerance);
+}
+
 TEST_P(RingAttentionTest, EqualsAttentionOverTheWholeSequence) {
   const auto& [ranks, shape] = GetParam();
-  Sequences all(shape);
-  std::mutex mutex;
-  RunRanks(ranks, [&](Transport& transport) {
-    const ProcessGrid grid({.context = transport.size()}, transport);
-    RunRank(shape, grid.context(), all, mutex);
-  });
-
+  const Sequences all = RunRing(GetParam(), DType::kF32);
   const AttentionInputs inputs = {ToDouble(all.q), ToDouble(all.k), ToDouble(all.v)};
   const AttentionOutputs expected = ReferenceAttention(shape, inputs);
   const AttentionInputs gradients = ReferenceAttentionBackward(shape, inputs, ToDouble(all.dout));
