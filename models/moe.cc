@@ -71,7 +71,8 @@ void Moe::DeclareParameters(int64_t layer) {
                                           .global = router,
                                           .boxes = {{Box::Whole(router), region.rank() == 0}},
                                           .init_std = InitialStd(model, WeightRole::kRouter, layer),
-                                          .sum_over_tensor = region.size() > 1});
+                                          .sum_over_tensor = region.size() > 1,
+                                          .float32 = true});
   ParameterSpec ups = {.name = prefix + "up.weight",
                        .global = up,
                        .init_std = InitialStd(model, WeightRole::kMlpUp, layer),
@@ -100,22 +101,24 @@ int64_t Moe::most_rows() const {
 std::vector<TensorSpec> Moe::SavedSpecs() const {
   const int64_t N = context_.tokens(), E = context_.model.moe().experts(), C = context_.hidden(),
                 R = most_rows();
+  const DType dtype = context_.activation;
   return {{"probabilities", DType::kF32, {N, E}}, {"lse", DType::kF32, {N}},
           {"experts", DType::kI32, {N, top_k_}},  {"weights", DType::kF32, {N, top_k_}},
           {"rows", DType::kI32, {N, top_k_}},     {"choices", DType::kI32, {routed_rows()}},
           {"counts", DType::kI32, {E}},           {"statistics", DType::kF64, {2 * E + 1}},
-          {"received", DType::kI32, {E}},         {"expert_rows", DType::kF32, {R, C}},
-          {"up", DType::kF32, {R, 2 * width_}},   {"activation", DType::kF32, {R, width_}},
-          {"gradient_rows", DType::kF32, {R, C}}};
+          {"received", DType::kI32, {E}},         {"expert_rows", dtype, {R, C}},
+          {"up", dtype, {R, 2 * width_}},         {"activation", dtype, {R, width_}},
+          {"gradient_rows", dtype, {R, C}}};
 }
 
 size_t Moe::projected() const { return kActivation; }
 
 int64_t Moe::ScratchBytes() const {
   const int64_t C = context_.hidden(), at_home = alone() ? 0 : routed_rows();
-  return BytesFor({{"expert_rows", DType::kF32, {most_rows(), C}},
-                   {"home_rows", DType::kF32, {at_home, C}},
-                   {"d_activation", DType::kF32, {most_rows(), width_}},
+  const DType dtype = context_.activation;
+  return BytesFor({{"expert_rows", dtype, {most_rows(), C}},
+                   {"home_rows", dtype, {at_home, C}},
+                   {"d_activation", dtype, {most_rows(), width_}},
                    {"products", DType::kF32, {most_rows()}},
                    {"home_products", DType::kF32, {at_home}}});
 }
@@ -217,7 +220,7 @@ void Moe::ProjectOut(Tensor o, Saved saved) {
   const Ops& ops = context_.ops;
   PlanExchange(saved);
   ScratchScope scope(*context_.scratch);
-  const Tensor y = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  const Tensor y = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
   for (size_t e = 0; e < exchange_.experts.size(); ++e) {
     ops.Matmul(RowsOf(e, y), RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
                {.transpose_b = true, .varying = true});
@@ -233,7 +236,8 @@ void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 
   ScratchScope scope(*context_.scratch);
   SendToExperts(saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
-  const Tensor d_activation = context_.scratch->Allocate(DType::kF32, saved[kActivation].shape());
+  const Tensor d_activation =
+      context_.scratch->Allocate(context_.activation, saved[kActivation].shape());
   for (size_t e = 0; e < experts; ++e) {
     ops.Matmul(RowsOf(e, d_activation), RowsOf(e, saved[kGradientRows]), DownOf(down_->value, e),
                {.varying = true});
@@ -241,7 +245,7 @@ void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
   ops.RowProducts(used(products), used(d_activation), used(saved[kActivation]));
   ops.SwiGluBackward(used(saved[kUp]), used(d_activation), used(saved[kUp]));
-  const Tensor d_rows = context_.scratch->Allocate(DType::kF32, saved[kExpertRows].shape());
+  const Tensor d_rows = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
   for (size_t e = 0; e < experts; ++e) {
     ops.Matmul(RowsOf(e, d_rows), RowsOf(e, saved[kUp]), UpOf(up_->value, e), {.varying = true});
   }

@@ -71,7 +71,7 @@ Parameter& ParameterStore::Declare(ParameterSpec spec) {
 }
 
 DType ParameterStore::ValueType(const ParameterSpec& spec) const {
-  return spec.global.rank() >= 2 ? matrices_ : DType::kF32;
+  return spec.global.rank() >= 2 && !spec.float32 ? matrices_ : DType::kF32;
 }
 
 std::vector<TensorSpec> ParameterStore::ValueSpecs() const {

@@ -47,13 +47,15 @@ struct ParameterSpec {
   GridGroup replicas = GridGroup::kReplicas;
   // Tied embedding on first and last stage: both hold it and both have gradients.
   bool sum_over_stages = false;
+  // A float32 value whatever the dtype of the store's matrices.
+  bool float32 = false;
 };
 
 struct Parameter {
   ParameterSpec spec;
   // Local shape: rows of all boxes. The gradient is float32; the value of a matrix has the store's
-  // dtype, that of a vector is float32. A bf16 value is a rounded copy of a float32 master weight,
-  // which the optimizer holds.
+  // dtype (ParameterSpec::float32 apart), that of a vector is float32. A bf16 value is a rounded
+  // copy of a float32 master weight, which the optimizer holds.
   Tensor value, gradient;
   int64_t rows() const { return value.dim(0); }
 };

@@ -1,25 +1,25 @@
 // Rows on their way to the experts and back, on the CPU.
+#include <algorithm>
+
+#include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 
 namespace twinstream {
+namespace {
 
-void CpuOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const {
-  const int64_t R = out.dim(0), N = in.dim(0), C = in.dim(1);
-  Check(out.dim(1) == C && choices.elements() == R && N > 0 && R % N == 0 &&
-            (!weights || weights.elements() == R),
-        "rows %s of %s by %s with weights %s", out.shape(), in.shape(), choices.shape(),
-        weights.shape());
-  const int64_t k = R / N;
+template <class T>
+void Gather(Tensor out, Tensor in, Tensor choices, Tensor weights) {
+  const int64_t R = out.dim(0), C = in.dim(1), k = R / in.dim(0);
   const int32_t* const choice = choices.As<int32_t>();
   const float* const weight = weights ? weights.As<float>() : nullptr;
-  const float* const in_data = in.As<float>();
-  float* const out_data = out.As<float>();
+  const T* const in_data = in.As<T>();
+  T* const out_data = out.As<T>();
   ParallelRows(R, GrainFor(C), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* const from = in_data + choice[r] / k * C;
-      float* const to = out_data + r * C;
+      const T* const from = in_data + choice[r] / k * C;
+      T* const to = out_data + r * C;
       const float factor = weight == nullptr ? 1.0F : weight[choice[r]];
       VectorLoop(C, [=](int64_t c) { to[c] = factor * from[c]; });
     }
@@ -27,47 +27,75 @@ void CpuOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) c
 }
 
 // A token's rows are read where they are, so no two threads write the same row and the order of
-// additions is that of the choices.
-void CpuOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const {
+// additions is that of the choices. Sums stay in the first-level cache until they are rounded.
+template <class T>
+void Combine(Tensor out, Tensor in, Tensor rows, Tensor weights) {
+  constexpr int64_t kColumns = 512;  // summed at a time
   const int64_t N = out.dim(0), C = out.dim(1), k = rows.dim(1);
-  Check(in.dim(0) == N * k && in.dim(1) == C && rows.dim(0) == N &&
-            (!weights || weights.shape() == rows.shape()),
-        "sums %s of %s by %s with weights %s", out.shape(), in.shape(), rows.shape(),
-        weights.shape());
   const int32_t* const row = rows.As<int32_t>();
   const float* const weight = weights ? weights.As<float>() : nullptr;
-  const float* const in_data = in.As<float>();
-  float* const out_data = out.As<float>();
+  const T* const in_data = in.As<T>();
+  T* const out_data = out.As<T>();
   ParallelRows(N, GrainFor(k * C), [=](int64_t begin, int64_t end) {
+    float memory[kColumns];
+    float* const sums = memory;
     for (int64_t n = begin; n < end; ++n) {
-      float* const to = out_data + n * C;
-      for (int64_t j = 0; j < k; ++j) {
-        const float* const from = in_data + row[n * k + j] * C;
-        const float factor = weight == nullptr ? 1.0F : weight[n * k + j];
-        if (j == 0) {
-          VectorLoop(C, [=](int64_t c) { to[c] = factor * from[c]; });
-        } else {
-          VectorLoop(C, [=](int64_t c) { to[c] += factor * from[c]; });
+      for (int64_t first = 0; first < C; first += kColumns) {
+        const int64_t columns = std::min(kColumns, C - first);
+        std::fill_n(sums, columns, 0.0F);
+        for (int64_t j = 0; j < k; ++j) {
+          const T* const from = in_data + row[n * k + j] * C + first;
+          const float factor = weight == nullptr ? 1.0F : weight[n * k + j];
+          VectorLoop(columns, [=](int64_t c) { sums[c] += factor * from[c]; });
         }
+        T* const to = out_data + n * C + first;
+        VectorLoop(columns, [=](int64_t c) { to[c] = sums[c]; });
       }
     }
   });
 }
 
-void CpuOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
+template <class T>
+void Products(Tensor out, Tensor a, Tensor b) {
   const int64_t R = a.dim(0), C = a.dim(1);
-  Check(a.shape() == b.shape() && out.elements() == R, "row products %s of %s and %s", out.shape(),
-        a.shape(), b.shape());
-  const float* const a_data = a.As<float>();
-  const float* const b_data = b.As<float>();
+  const T* const a_data = a.As<T>();
+  const T* const b_data = b.As<T>();
   float* const out_data = out.As<float>();
   ParallelRows(R, GrainFor(C), [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const float* const left = a_data + r * C;
-      const float* const right = b_data + r * C;
-      out_data[r] = VectorSum(C, [=](int64_t c) { return left[c] * right[c]; });
+      const T* const left = a_data + r * C;
+      const T* const right = b_data + r * C;
+      out_data[r] = VectorSum(C, [=](int64_t c) { return float{left[c]} * float{right[c]}; });
     }
   });
+}
+
+}  // namespace
+
+void CpuOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const {
+  const int64_t R = out.dim(0), N = in.dim(0);
+  Check(out.dim(1) == in.dim(1) && choices.elements() == R && N > 0 && R % N == 0 &&
+            (!weights || weights.elements() == R),
+        "rows %s of %s by %s with weights %s", out.shape(), in.shape(), choices.shape(),
+        weights.shape());
+  WithActivationType(out.dtype(),
+                     [=]<class T>(std::type_identity<T>) { Gather<T>(out, in, choices, weights); });
+}
+
+void CpuOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const {
+  const int64_t N = out.dim(0);
+  Check(in.dim(0) == N * rows.dim(1) && in.dim(1) == out.dim(1) && rows.dim(0) == N &&
+            (!weights || weights.shape() == rows.shape()),
+        "sums %s of %s by %s with weights %s", out.shape(), in.shape(), rows.shape(),
+        weights.shape());
+  WithActivationType(out.dtype(),
+                     [=]<class T>(std::type_identity<T>) { Combine<T>(out, in, rows, weights); });
+}
+
+void CpuOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
+  Check(a.shape() == b.shape() && out.elements() == a.dim(0), "row products %s of %s and %s",
+        out.shape(), a.shape(), b.shape());
+  WithActivationType(a.dtype(), [=]<class T>(std::type_identity<T>) { Products<T>(out, a, b); });
 }
 
 }  // namespace twinstream

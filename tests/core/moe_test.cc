@@ -15,6 +15,8 @@
 namespace twinstream {
 namespace {
 
+using testing::kActivationTypes;
+using testing::Lent;
 using testing::RandomFloats;
 using testing::View;
 
@@ -181,46 +183,63 @@ TEST(RouterBackward, MatchesDifferencesOfTheReferenceOverAllRanksTokens) {
   }
 }
 
-// The way there and back, with and without weights, against loops over the tokens' choices.
-TEST(MoeRows, GatherAndCombineFollowTheChoices) {
+float Rounded(float value, DType dtype) {
+  return dtype == DType::kBF16 ? float{RoundToBFloat16(value)} : value;
+}
+
+// The way there and back, with and without weights, against loops over the tokens' choices. C: of
+// the rows; some are longer than the part that is summed at a time.
+void ExpectRowsThereAndBack(DType dtype, int64_t C) {
   const auto [N, E, k] = Sizes{23, 5, 3};
-  constexpr int64_t C = 37;
   Routed routed(RandomFloats(N * E, 7), {N, E, k});
   CpuOps().RouteTokens(routed.tensors());
   const RoutingTensors t = routed.tensors();
-  std::vector<float> tokens = RandomFloats(N * C, 8), out = RandomFloats(N * k * C, 9);
+  std::vector<float> tokens = RandomFloats(N * C, 8, dtype),
+                     out = RandomFloats(N * k * C, 9, dtype);
+  const double rounding = dtype == DType::kBF16 ? testing::kBFloat16Epsilon : 0;
   for (bool weighted : {false, true}) {
     std::vector<float> rows(out.size(), NAN), sums(tokens.size(), NAN);
     const Tensor weights = weighted ? t.weights : Tensor();
-    CpuOps().GatherRows(View(rows, {N * k, C}), View(tokens, {N, C}), t.choices, weights);
-    CpuOps().CombineRows(View(sums, {N, C}), View(out, {N * k, C}), t.rows, weights);
+    CpuOps().GatherRows(Lent(rows, {N * k, C}, dtype), Lent(tokens, {N, C}, dtype), t.choices,
+                        weights);
+    CpuOps().CombineRows(Lent(sums, {N, C}, dtype), Lent(out, {N * k, C}, dtype), t.rows, weights);
+    const size_t row_size = static_cast<size_t>(C);
     for (size_t n = 0; n < static_cast<size_t>(N); ++n) {
-      for (size_t c = 0; c < C; ++c) {
+      for (size_t c = 0; c < row_size; ++c) {
         float sum = 0;
         double bound = 0;
         for (size_t j = 0; j < static_cast<size_t>(k); ++j) {
           const size_t choice = n * static_cast<size_t>(k) + j;
           const size_t row = static_cast<size_t>(routed.rows[choice]);
           const float weight = weighted ? routed.weights[choice] : 1.0F;
-          EXPECT_EQ(rows[row * C + c], weight * tokens[n * C + c]);
-          sum += weight * out[row * C + c];
-          bound += std::abs(double{weight} * out[row * C + c]);
+          ASSERT_EQ(rows[row * row_size + c], Rounded(weight * tokens[n * row_size + c], dtype));
+          sum += weight * out[row * row_size + c];
+          bound += std::abs(double{weight} * out[row * row_size + c]);
         }
-        EXPECT_NEAR(sums[n * C + c], sum, 3e-7 * bound);
+        ASSERT_NEAR(sums[n * row_size + c], sum, 3e-7 * bound + rounding * std::abs(sum));
       }
     }
   }
 }
 
+TEST(MoeRows, GatherAndCombineFollowTheChoices) {
+  for (DType dtype : kActivationTypes) {
+    for (int64_t C : {1, 37, 512, 1100}) ExpectRowsThereAndBack(dtype, C);
+  }
+}
+
 TEST(MoeRows, RowProductsMatchTheReference) {
-  for (int64_t C : {1, 37, 500}) {
-    std::vector<float> a = RandomFloats(9 * C, 10), b = RandomFloats(9 * C, 11), out(9, NAN);
-    CpuOps().RowProducts(View(out, {9}), View(a, {9, C}), View(b, {9, C}));
-    std::vector<double> expected(9);
-    for (size_t i = 0; i < a.size(); ++i) {
-      expected[i / static_cast<size_t>(C)] += static_cast<double>(a[i]) * b[i];
+  for (DType dtype : kActivationTypes) {
+    for (int64_t C : {1, 37, 500}) {
+      std::vector<float> a = RandomFloats(9 * C, 10, dtype), b = RandomFloats(9 * C, 11, dtype),
+                         out(9, NAN);
+      std::vector<double> expected(9);
+      for (size_t i = 0; i < a.size(); ++i) {
+        expected[i / static_cast<size_t>(C)] += static_cast<double>(a[i]) * b[i];
+      }
+      CpuOps().RowProducts(View(out, {9}), Lent(a, {9, C}, dtype), Lent(b, {9, C}, dtype));
+      EXPECT_LE(testing::RelativeError(out, expected), testing::Float32Tolerance(C));
     }
-    EXPECT_LE(testing::RelativeError(out, expected), testing::Float32Tolerance(C));
   }
 }
 

@@ -120,7 +120,10 @@ TEST(AllocationTest, StepsOfMixturesOfExpertsAllocateNothingEither) {
     job.mutable_train()->set_global_batch(6);
     job.mutable_model()->mutable_moe()->set_experts(4);
     job.mutable_model()->mutable_moe()->set_top_k(2);
-    EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+    for (TrainSpec::Precision precision : {TrainSpec::FP32, TrainSpec::BF16}) {
+      job.mutable_train()->set_precision(precision);
+      EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+    }
   }
 }
 
