@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "launch/expected_rounding.h"
 #include "tests/testing/golden_run.h"
+#include "tests/testing/run_checks.h"
 #include "tests/testing/tiny_run.h"
 
 namespace twinstream::testing {
@@ -32,13 +33,6 @@ std::vector<JobSpec> Bf16Jobs() {
 JobSpec On(const JobSpec& job, Layout layout) {
   if (job.model().has_moe()) layout.expert = layout.data;
   return OnLayout(job, layout);
-}
-
-void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
-  EXPECT_EQ(run.losses, reference.losses);
-  EXPECT_EQ(run.gradient_norms, reference.gradient_norms);
-  EXPECT_TRUE(run.state == reference.state) << "weights or moments differ";
-  EXPECT_EQ(run.unequal_replicas, 0);
 }
 
 TEST(Bf16Test, PipelineAndScheduleDoNotChangeABit) {
