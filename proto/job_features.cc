@@ -35,15 +35,6 @@ bool IsBuilt(DataSpec::Format format) {
   return false;
 }
 
-bool IsBuilt(TrainSpec::Precision precision) {
-  switch (precision) {
-    case TrainSpec::FP32:
-    case TrainSpec::BF16:
-      return true;
-  }
-  return false;
-}
-
 bool IsBuilt(TrainSpec::Device device) {
   switch (device) {
     case TrainSpec::AUTO:
@@ -106,7 +97,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireBuilt("model.family", job.model().family(), &problems);
   RequireBuilt("data.format", job.data().format(), &problems);
   RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
-  RequireBuilt("train.precision", job.train().precision(), &problems);
   RequireBuilt("train.device", job.train().device(), &problems);
   RequireBuilt("train.on_nonfinite", job.train().on_nonfinite(), &problems);
   RequireNumber("train.loss_spike.zscore", job.train().loss_spike().zscore(), 0, &problems);

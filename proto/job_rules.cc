@@ -250,10 +250,27 @@ void TraceRules(const JobSpec& job, Problems* problems) {
   if (!steps.ok()) {
     Add(problems, "metrics.trace_steps = \"%s\": %s", absl::CHexEscape(text),
         steps.status().message());
-  } else if (steps->CountWithin(1, job.train().steps()) > kMostTracedSteps) {
-    Add(problems, "metrics.trace_steps = \"%s\" are %d steps; trace at most %d", text,
-        steps->CountWithin(1, job.train().steps()), kMostTracedSteps);
+    return;
   }
+  const int64_t traced = steps->CountWithin(1, job.train().steps());
+  if (traced > kMostTracedSteps) {
+    Add(problems, "metrics.trace_steps = \"%s\" are %d steps; trace at most %d", text, traced,
+        kMostTracedSteps);
+    return;
+  }
+  // Every rank keeps them in memory: forward, backward, messages and waits of each micro-batch.
+  constexpr int64_t kSpansOfAMicroBatch = 16, kMostSpans = 2000000;
+  const int64_t pass = Product({job.train().microbatch(), job.parallel().data()});
+  const int64_t micro_batches = pass == 0 ? 0 : job.train().global_batch() / pass;
+  const int64_t of_a_step =
+      Product({micro_batches, job.parallel().virtual_stages(), kSpansOfAMicroBatch});
+  if (of_a_step == 0 || traced <= kMostSpans / of_a_step) return;
+  Add(problems,
+      "metrics.trace_steps = \"%s\" are %d steps of %d micro-batches x %d stages per rank: about "
+      "%d "
+      "spans, but at most %d are kept; trace %d steps at most",
+      text, traced, micro_batches, job.parallel().virtual_stages(), Product({traced, of_a_step}),
+      kMostSpans, kMostSpans / of_a_step);
 }
 
 // Sizes that are fine one by one and too large together: byte offsets must stay below 2^62.

@@ -16,7 +16,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "proto/nearest_name.h"
-#include "proto/trace_steps.h"
 
 namespace twinstream {
 namespace {
@@ -216,23 +215,6 @@ absl::Status MistakesStatus(const std::string& source, std::vector<Mistake> mist
   return absl::InvalidArgumentError(text);
 }
 
-// metrics.trace_steps is a small language of its own: its mistakes have a place in the text, too.
-absl::Status TraceStepsStatus(const JobSpec& job, const TextFormat::ParseInfoTree& places,
-                              const std::string& source) {
-  const absl::StatusOr<TraceSteps> steps = TraceSteps::Parse(job.metrics().trace_steps());
-  if (steps.ok()) return absl::OkStatus();
-  Mistake mistake = {.message = absl::StrCat("metrics.trace_steps: ", steps.status().message())};
-  const TextFormat::ParseInfoTree* metrics =
-      places.GetTreeForNested(JobSpec::descriptor()->FindFieldByName("metrics"), -1);
-  if (metrics != nullptr) {
-    const TextFormat::ParseLocation place =
-        metrics->GetLocation(MetricsSpec::descriptor()->FindFieldByName("trace_steps"), -1);
-    mistake.line = place.line;
-    mistake.column = place.column;
-  }
-  return MistakesStatus(source, {mistake}, 0);
-}
-
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJobText(const std::string& text, const std::string& source) {
@@ -242,17 +224,12 @@ absl::StatusOr<JobSpec> ParseJobText(const std::string& text, const std::string&
   for (;;) {
     JobSpec job;
     MistakeCollector collector;
-    TextFormat::ParseInfoTree places;
     TextFormat::Parser parser;
     parser.RecordErrorsTo(&collector);
-    parser.WriteLocationsTo(&places);
     parser.AllowUnknownField(true);
     const bool parsed = parser.ParseFromString(rest, &job);
     std::vector<Mistake> mistakes = std::move(collector.mistakes);
-    if (parsed && mistakes.empty() && unknown_values.empty()) {
-      if (absl::Status s = TraceStepsStatus(job, places, source); !s.ok()) return s;
-      return job;
-    }
+    if (parsed && mistakes.empty() && unknown_values.empty()) return job;
     const bool stopped_at_value =
         !parsed && !mistakes.empty() && IsUnknownValue(mistakes.back().message);
     for (Mistake& mistake : mistakes) Explain(text, &mistake);

@@ -29,7 +29,10 @@ void TensorRules(const JobSpec& job, Problems* problems) {
   const ModelSpec& model = job.model();
   const int64_t tensor = job.parallel().tensor();
   if (!Divides(tensor, model.heads())) {
-    Add(problems, "parallel.tensor = %d does not divide model.heads = %d", tensor, model.heads());
+    Add(problems,
+        "parallel.tensor = %d does not divide model.heads = %d; use a divisor of it, or other "
+        "heads",
+        tensor, model.heads());
   }
   const bool grouped = model.kv_heads() != model.heads();
   if (grouped && !Divides(tensor, model.kv_heads()) && !Divides(model.kv_heads(), tensor)) {
@@ -43,7 +46,8 @@ void TensorRules(const JobSpec& job, Problems* problems) {
   if (job.parallel().sequence_parallel() && !Divides(ranks, tokens)) {
     Add(problems,
         "parallel.sequence_parallel shares out train.microbatch %d x model.sequence %d = %d tokens "
-        "over parallel.tensor %d x context %d = %d ranks, which does not divide them",
+        "over parallel.tensor %d x context %d = %d ranks, which does not divide them; "
+        "change one of the four, or set sequence_parallel to false",
         job.train().microbatch(), model.sequence(), tokens, tensor, context, ranks);
   }
 }

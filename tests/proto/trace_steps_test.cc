@@ -51,15 +51,16 @@ constexpr char kJob[] =
     "model { layers: 4 hidden: 32 heads: 4 ffn: 48 vocabulary: 64 sequence: 16 }\n"
     "data { train { path: 'a.bin' } } train { steps: 5000 }\n";
 
-TEST(TraceSteps, AJobFileIsToldTheLineAndColumn) {
-  const absl::StatusOr<JobSpec> job = ParseJobSpec(
-      std::string(kJob) + "metrics { tensorboard: false\n  trace_steps: '2,x' }", "my.textproto");
-  ASSERT_FALSE(job.ok());
-  EXPECT_THAT(std::string(job.status().message()),
-              HasSubstr("my.textproto:4:3: metrics.trace_steps: \"x\" at character 3"));
+TEST(TraceSteps, AMistakeIsOneAmongTheOthers) {
+  JobSpec job = *ParseJobSpec(kJob, "job.textproto");
+  job.mutable_metrics()->set_trace_steps("2,x");
+  job.mutable_model()->set_head_dim(7);
+  EXPECT_THAT(JobProblems(job, 1),
+              ElementsAre(HasSubstr("model.head_dim = 7"),
+                          HasSubstr("metrics.trace_steps = \"2,x\": \"x\" at character 3")));
 }
 
-TEST(TraceSteps, AtMostAThousandStepsOfTheRun) {
+TEST(TraceSteps, AtMostAThousandStepsOfTheRunAndTwoMillionSpans) {
   JobSpec job = *ParseJobSpec(kJob, "job.textproto");
   job.mutable_metrics()->set_trace_steps("1-1000,6000-9000");
   EXPECT_THAT(JobProblems(job, 1), IsEmpty());
@@ -67,8 +68,12 @@ TEST(TraceSteps, AtMostAThousandStepsOfTheRun) {
   EXPECT_THAT(JobProblems(job, 1),
               ElementsAre(HasSubstr("metrics.trace_steps = \"1-1001\" are 1001 steps; trace at "
                                     "most 1000")));
-  job.mutable_metrics()->set_trace_steps("x");
-  EXPECT_THAT(JobProblems(job, 1), ElementsAre(HasSubstr("metrics.trace_steps = \"x\": \"x\"")));
+  job.mutable_train()->set_global_batch(512);
+  job.mutable_metrics()->set_trace_steps("1-1000");
+  EXPECT_THAT(JobProblems(job, 1),
+              ElementsAre(HasSubstr("1000 steps of 512 micro-batches x 1 stages per rank: about "
+                                    "8192000 spans, but at most 2000000 are kept; trace 244 "
+                                    "steps at most")));
 }
 
 }  // namespace

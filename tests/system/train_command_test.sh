@@ -43,7 +43,7 @@ forward = [event["name"] for event in events if event.get("cat") == "forward" an
 assert forward == [f"F s1 m{k}" for k in range(4)] * 3, forward
 PYTHON
   run 2 2 train job.textproto --override='name: "bad" metrics { trace_steps: "5-x" }'
-  says '--override\[0\]:1:[0-9]+: metrics.trace_steps: "5-x" at character 1 is no step'
+  says 'metrics.trace_steps = "5-x": "5-x" at character 1 is no step'
 }
 
 six_steps_are_three_and_three() {
