@@ -24,9 +24,10 @@ struct VerificationRow {
 };
 
 // Loss and gradient norm (relative, the largest of all updates), the worst parameter's gradient (of
-// the tensor's largest element, first update), and boxes whose copies on several ranks differ.
-// Collective over `world`, which spans the trainer's ranks; rank 0 is the one that also runs the
-// reference by itself. The trainer has its weights from train.seed and has done no step.
+// the tensor's largest element, or of a thousandth of the model's; first update), and boxes whose
+// copies on several ranks differ. Collective over `world`, which spans the trainer's ranks; rank 0
+// is the one that also runs the reference by itself. The trainer has its weights from train.seed
+// and has done no step.
 std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
                                           const TokenDataset& data, Device& device,
                                           int64_t updates);
