@@ -79,12 +79,12 @@ TEST(HostCommunicatorDeathTest, RanksThatDisagreeAboutTheOperationNameIt) {
   const auto disagree = [] {
     RunRanks(2, [](Transport& transport) {
       transport.SetWaitPolicy({.timeout_seconds = 0.3});
-      ProcessGrid grid({.tensor = 2}, transport);
+      HostCommunicator tensor(transport, GridGroup::kTensor, {0, 1});
       float value = 1;
       if (transport.rank() == 0) {
-        grid.tensor().AllReduce(Scalar(value), Reduction::kSum);
+        tensor.AllReduce(Scalar(value), Reduction::kSum);
       } else {
-        grid.tensor().Broadcast(Scalar(value), 0);
+        tensor.Broadcast(Scalar(value), 0);
       }
     });
   };
@@ -97,9 +97,9 @@ TEST(HostCommunicatorDeathTest, RanksThatDisagreeAboutTheOperationNameIt) {
 TEST(HostCommunicatorDeathTest, CountsMustCoverTheTensor) {
   const auto gather = [] {
     RunRanks(1, [](Transport& transport) {
-      ProcessGrid grid({}, transport);
+      HostCommunicator data(transport, GridGroup::kData, {0});
       float value = 1;
-      grid.data().AllGather(Scalar(value), {2});
+      data.AllGather(Scalar(value), {2});
     });
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -54,6 +54,10 @@ class DroppingTransport final : public Transport {
   }
 
  private:
+  // Debug builds' collectives agree in messages of this size (CheckedCommunicator): no faults
+  // there.
+  static constexpr size_t kAgreementBytes = 16;
+
   // Before the wait: another thread's message may have the number afterwards.
   absl::Span<std::byte> Take(Request request) {
     const std::lock_guard lock(mutex_);
@@ -66,7 +70,7 @@ class DroppingTransport final : public Transport {
 
   void DropIfAsked(absl::Span<std::byte> bytes, const char* what) {
     const std::lock_guard lock(mutex_);
-    if (bytes.data() == nullptr || fault_.operation != what) return;
+    if (bytes.size() <= kAgreementBytes || fault_.operation != what) return;
     if (fault_.first <= seen_ && seen_ <= fault_.last) std::memset(bytes.data(), 0, bytes.size());
     ++seen_;
   }
