@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/grid_shape.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "tests/testing/run_checks.h"
@@ -211,7 +212,7 @@ void ForEachJob(const std::vector<Option>& options, const Choice& fixed,
 }
 
 TEST(Equivalence, EveryLayoutOfTheHybridScheme) {
-  if (!Exhaustive()) GTEST_SKIP() << "only in the exhaustive matrices (TWINSTREAM_EXHAUSTIVE=1)";
+  const int most_ranks = Exhaustive() ? kMostRanks : 2;
   std::vector<Option> options = Options();
   options.front().values = {"model { residual: SIAMESE_HYBRID_PRE }"};
   for (Option& option : options) {
@@ -219,11 +220,12 @@ TEST(Equivalence, EveryLayoutOfTheHybridScheme) {
   }
   int jobs = 0;
   ForEachJob(options, {}, [&](const JobSpec& job, const std::string& text) {
+    if (GridShape::From(job.parallel()).ranks() > most_ranks) return;
     ExpectOneRanksResult(job, text);
     ++jobs;
   });
   std::printf("%d jobs\n", jobs);
-  EXPECT_GT(jobs, 500);
+  EXPECT_GT(jobs, Exhaustive() ? 500 : 50);
 }
 
 }  // namespace
