@@ -118,13 +118,7 @@ std::vector<ParallelSpec> ParityLayouts() {
   for (const Layout& layout :
        {Layout{.tensor = 2}, Layout{.tensor = 2, .pipeline = 2, .sequence_parallel = true},
         Layout{.pipeline = 2, .data = 2}, Layout{.context = 2}}) {
-    ParallelSpec parallel;
-    parallel.set_tensor(layout.tensor);
-    parallel.set_context(layout.context);
-    parallel.set_pipeline(layout.pipeline);
-    parallel.set_data(layout.data);
-    parallel.set_sequence_parallel(layout.sequence_parallel);
-    layouts.push_back(parallel);
+    layouts.push_back(SpecOf(layout));
   }
   return layouts;
 }
@@ -182,13 +176,7 @@ class Bf16Experts : public ::testing::TestWithParam<std::string> {
 
   // One micro-batch over all data ranks, which load balance is counted over.
   JobSpec Job(Layout layout) const {
-    ParallelSpec parallel;
-    parallel.set_tensor(layout.tensor);
-    parallel.set_context(layout.context);
-    parallel.set_pipeline(layout.pipeline);
-    parallel.set_data(layout.data);
-    parallel.set_expert(layout.expert);
-    parallel.set_sequence_parallel(layout.sequence_parallel);
+    const ParallelSpec parallel = SpecOf(layout);
     const int64_t batch = golden_.golden().Integer("batch");
     JobSpec job = golden_.Job(parallel, batch / layout.data, GridShape::From(parallel).ranks());
     job.mutable_train()->set_precision(TrainSpec::BF16);

@@ -110,8 +110,8 @@ JobSpec TinyJob() {
   return job;
 }
 
-JobSpec OnLayout(JobSpec job, const Layout& layout) {
-  ParallelSpec& parallel = *job.mutable_parallel();
+ParallelSpec SpecOf(const Layout& layout) {
+  ParallelSpec parallel;
   parallel.set_tensor(layout.tensor);
   parallel.set_context(layout.context);
   parallel.set_pipeline(layout.pipeline);
@@ -120,6 +120,11 @@ JobSpec OnLayout(JobSpec job, const Layout& layout) {
   parallel.set_expert(layout.expert);
   parallel.set_virtual_stages(layout.virtual_stages);
   parallel.set_schedule(layout.schedule);
+  return parallel;
+}
+
+JobSpec OnLayout(JobSpec job, const Layout& layout) {
+  job.mutable_parallel()->MergeFrom(SpecOf(layout));
   const int ranks = layout.tensor * layout.context * layout.pipeline * layout.data;
   job = ResolveJobSpec(job, ranks);
   const std::vector<std::string> problems = JobProblems(job, ranks);

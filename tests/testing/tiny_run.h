@@ -29,6 +29,7 @@ struct Layout {
 // The pipelines of `pipeline` ranks and at most `stages` stages: every schedule of the enum, with
 // as many virtual stages as it may have.
 std::vector<Layout> Pipelines(int pipeline, int stages);
+ParallelSpec SpecOf(const Layout& layout);
 // The job on this layout, resolved. Dies if `validate` would refuse it.
 JobSpec OnLayout(JobSpec job, const Layout& layout);
 // "t2c1p1d2e1s", for names of tests; of a pipeline "t1c1p2d1e1v2_INTERLEAVED".
