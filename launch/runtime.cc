@@ -32,6 +32,8 @@ struct SignalState {
 };
 constinit SignalState signal_state;
 
+constexpr int kStopSignals[] = {SIGTERM, SIGINT, SIGUSR1};
+
 void OnStopSignal(int signal) {
   signal_state.stop = true;
   if (signal == SIGTERM) sem_post(&signal_state.told_to_end);
@@ -59,7 +61,7 @@ void InstallSignalHandlers() {
   struct sigaction stop = {};
   stop.sa_handler = OnStopSignal;
   stop.sa_flags = SA_RESTART;  // files are read and written on
-  for (int signal : {SIGTERM, SIGINT, SIGUSR1}) sigaction(signal, &stop, nullptr);
+  for (int signal : kStopSignals) sigaction(signal, &stop, nullptr);
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
@@ -71,6 +73,16 @@ void InstallSignalHandlers() {
     sigaction(signal, nullptr, &current);
     if (current.sa_handler == SIG_DFL) sigaction(signal, &fatal, nullptr);  // a sanitizer's stays
   }
+}
+
+// Whether this thread, and those that it starts from now on, take the signals that ask for an end.
+// Threads that compute must not: in narrow products on AVX2 oneDNN's stack is on the heap, where
+// the frame of a signal handler overwrites what lies before the product's buffer.
+void TakeStopSignals(int how) {  // SIG_BLOCK or SIG_UNBLOCK
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (int signal : kStopSignals) sigaddset(&signals, signal);
+  pthread_sigmask(how, &signals, nullptr);
 }
 
 [[noreturn]] void OnTerminate() {
@@ -100,6 +112,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   InstallSignalHandlers();
   int provided = 0;
   CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+  TakeStopSignals(SIG_BLOCK);  // not sooner: what MPI_Init starts is to end when it is told to
   CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   transport_ = MakeMpiTransport();
   char host[256] = "";
@@ -155,6 +168,7 @@ std::string Runtime::Name(int rank) const { return NameOf(rank, hosts_, place_of
 // mpirun kills a second after SIGTERM. A thread of its own speaks, since MPI may block the rank for
 // that second: when a connection breaks, it reports that to mpirun, which sleeps before it kills.
 void Runtime::SpeakWhenToldToEnd(const std::stop_token& closing) const {
+  TakeStopSignals(SIG_UNBLOCK);
   while (sem_wait(&signal_state.told_to_end) != 0) continue;  // interrupted
   while (!closing.stop_requested() && !failing_) {
     const std::string wait = transport_->WaitInProgress(0.25);

@@ -4,11 +4,17 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <stdexcept>
+#include <stop_token>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "core/check.h"
+#include "core/device.h"
+#include "core/ops.h"
 #include "launch/runtime.h"
 #include "parallel/communication_thread.h"
 
@@ -27,6 +33,23 @@ void HappensToRank1(absl::string_view what, twinstream::CommunicationThread& com
   if (what == "posted") communication.Post("reduction of gradients", fails, {0, 5});
 }
 
+// Matrix products of the shape for which oneDNN puts its stack on the heap, in the midst of
+// signals.
+void MultiplyUnderSignals() {
+  const auto device = *twinstream::MakeDevice("cpu", 1);
+  const std::vector<twinstream::TensorSpec> specs = {{"a", twinstream::DType::kF32, {256, 2048}},
+                                                     {"b", twinstream::DType::kF32, {2048, 64}},
+                                                     {"out", twinstream::DType::kF32, {256, 64}}};
+  const twinstream::Storage memory(*device, twinstream::BytesFor(specs));
+  const std::vector<twinstream::Tensor> tensors = twinstream::TensorsIn(memory.data(), specs);
+  const std::jthread sender([](const std::stop_token& end) {
+    for (; !end.stop_requested(); usleep(100)) kill(getpid(), SIGUSR1);
+  });
+  for (int i = 0; i < 1000; ++i) {
+    device->ops().Matmul(tensors[2], tensors[0], tensors[1], {});
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -34,7 +57,8 @@ int main(int argc, char** argv) {
   const absl::string_view what = argc > 1 ? argv[1] : "";
   runtime.SetTimeout(what == "hang" ? 2 : 600);
   runtime.SetPlaces([](int rank) { return absl::StrCat("stage ", rank); });
-  if (what == "stop" && runtime.rank() == 0) raise(SIGUSR1);
+  if (what == "stop" && runtime.rank() == 0) kill(getpid(), SIGUSR1);
+  if (what == "products") MultiplyUnderSignals();
   twinstream::CommunicationThread communication(twinstream::Overlap::kOn, {.data = runtime.size()},
                                                 runtime.transport());
   communication.Reserve(1);

@@ -32,6 +32,7 @@ expect segfault 139 "^rank 1 \(stage 1\) on host [^ ]+: killed by a signal: Segm
 expect kill 137 "^rank [02] \(stage [02]\) on host [^ ]+ was waiting in all-reduce over world for rank 1 \(stage 1\) on host [^ ]+ $step when it was told to end$"
 expect hang 1 "^rank [02] \(stage [02]\) on host [^ ]+: waited 2 s in all-reduce over world for rank 1 \(stage 1\) on host [^ ]+ $step"
 expect stop 3 ""
+expect products 3 ""
 expect check 1 "^rank 0 \(stage 0\) on host [^ ]+: 5 rows do not divide" alone
 expect exception 1 "^rank 0 \(stage 0\) on host [^ ]+: an exception" alone
 expect stop 3 "" alone
