@@ -113,6 +113,17 @@ struct AttentionRectangle {
   int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
 };
 
+struct AttentionTensors {
+  Tensor q, k, v;  // [B, H|K, T, D]
+  Tensor out;      // [B*T, H*D]: heads side by side
+  Tensor lse;      // [B, H, T]: log-sum-exp of the scaled scores
+};
+
+struct AttentionGradients {
+  Tensor dq, dk, dv;  // as q, k, v
+  Tensor dout;        // as out
+};
+
 struct QkvTensors {
   Tensor qkv;                     // [B*T, (H + 2K) D]: q heads, k heads, v heads
   Tensor q, k, v;                 // [B, H|K, T, D]
@@ -170,26 +181,23 @@ class Ops {
   virtual void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                            Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const = 0;
 
-  // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). out: [B*T, H*D]
-  // (heads side by side); lse: [B, H, T] log-sum-exp of the scaled scores. Never holds T x T scores
-  // of more than one head. Of bf16 operands out, and dq, dk, dv, may be float32 all the same: for
-  // those who add to them in further calls.
-  virtual void AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
-                                Tensor k, Tensor v) const = 0;
-  // dout, out: [B*T, H*D]; dq, dk, dv are written.
-  virtual void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
-                                 Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
-                                 Tensor v) const = 0;
+  // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). Never holds T x T
+  // scores of more than one head. Of bf16 operands t.out, and g.dq, g.dk, g.dv, may be float32 all
+  // the same: for those who add to them in further calls. Forward writes t.out and t.lse; backward
+  // reads them and writes g.dq, g.dk, g.dv.
+  virtual void AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const = 0;
+  virtual void AttentionBackward(const AttentionShape& shape, const AttentionTensors& t,
+                                 const AttentionGradients& g) const = 0;
   // The same where k and v are another part of the sequence, for one rectangle of scores, without a
   // mask. Forward takes it into out and lse, which hold the result over other keys (ring attention,
   // arXiv 2310.01889); backward takes those of all keys and adds to dq, dk, dv.
   virtual void AttentionMergeForward(const AttentionShape& shape,
-                                     const AttentionRectangle& rectangle, Tensor out, Tensor lse,
-                                     Tensor q, Tensor k, Tensor v) const = 0;
+                                     const AttentionRectangle& rectangle,
+                                     const AttentionTensors& t) const = 0;
   virtual void AttentionMergeBackward(const AttentionShape& shape,
-                                      const AttentionRectangle& rectangle, Tensor dq, Tensor dk,
-                                      Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                                      Tensor k, Tensor v) const = 0;
+                                      const AttentionRectangle& rectangle,
+                                      const AttentionTensors& t,
+                                      const AttentionGradients& g) const = 0;
 
   // up: [N, 2F], value columns then gate columns. out = silu(gate) . value: [N, F].
   virtual void SwiGluForward(Tensor out, Tensor up) const = 0;

@@ -184,7 +184,7 @@ std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
 }
 
 int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
-  const int64_t stages = job.parallel().pipeline() * job.parallel().virtual_stages();
+  const int64_t stages = int64_t{job.parallel().pipeline()} * job.parallel().virtual_stages();
   for (int64_t layers = job.model().layers(); layers >= stages; --layers) {
     job.mutable_model()->set_layers(layers);
     if (bytes == 0 || Reference(job, device).trainer.memory().total() < bytes / 2) return layers;

@@ -113,13 +113,17 @@ QkvTensors Attention::Qkv(Saved saved) const {
           .scales = q_norm_ == nullptr ? Tensor() : saved[kScales]};
 }
 
+RingAttentionTensors Attention::CoreTensors(Saved saved) {
+  return {.out = saved[kContext], .lse = saved[kLse], .q = saved[kQ], .kv = saved[kKeysAndValues]};
+}
+
 void Attention::ProjectIn(Tensor h, Saved saved) {
   context_.ops.Matmul(saved[kQkv], h, qkv_->value, {.transpose_b = true});
 }
 
 void Attention::Core(Saved saved) {
   context_.ops.QkvForward(shape_, context_.eps(), Qkv(saved));
-  core_.Forward(saved[kContext], saved[kLse], saved[kQ], saved[kKeysAndValues]);
+  core_.Forward(CoreTensors(saved));
 }
 
 void Attention::ProjectOut(Tensor o, Saved saved) {
@@ -135,8 +139,7 @@ void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Tensor d_context = like(kContext), dq = like(kQ), dkv = like(kKeysAndValues);
 
   ops.Matmul(d_context, d_o, out_->value, {});
-  core_.Backward(dq, dkv, d_context, saved[kContext], saved[kLse], saved[kQ],
-                 saved[kKeysAndValues]);
+  core_.Backward(CoreTensors(saved), dq, dkv, d_context);
   QkvTensors qkv = Qkv(saved);
   qkv.q = dq;
   qkv.k = dkv.At(0);

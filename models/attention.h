@@ -25,6 +25,7 @@ class Attention final : public Layer {
 
  private:
   QkvTensors Qkv(Saved saved) const;
+  static RingAttentionTensors CoreTensors(Saved saved);
 
   ModelContext& context_;
   AttentionShape shape_;  // of this rank

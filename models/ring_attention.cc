@@ -4,6 +4,14 @@
 #include <utility>
 
 namespace twinstream {
+namespace {
+
+// The operands of a call that sees `kv` and whose result is `out`.
+AttentionTensors WithKeys(const RingAttentionTensors& t, Tensor out, Tensor kv) {
+  return {.q = t.q, .k = kv.At(0), .v = kv.At(1), .out = out, .lse = t.lse};
+}
+
+}  // namespace
 
 AttentionRectangle RingRectangle(int64_t tokens, int rank, int owner) {
   const int64_t half = tokens / 2;
@@ -69,34 +77,37 @@ std::array<Tensor, 2> RingAttention::Travelling() const {
   return tensors;
 }
 
-void RingAttention::Forward(Tensor out, Tensor lse, Tensor q, Tensor kv) const {
+void RingAttention::Forward(const RingAttentionTensors& t) const {
   const Ops& ops = context_.ops;
   ScratchScope scope(*context_.scratch);
   const std::array<Tensor, 2> travelling = Travelling();
-  const Tensor sum = SumFor(out);
-  Tensor seen = kv;
+  const Tensor sum = SumFor(t.out);
+  const auto with = [&](Tensor kv) { return WithKeys(t, sum, kv); };
+  Tensor seen = t.kv;
   for (int step = 0; step < ranks(); ++step) {
     const Tensor next = travelling[static_cast<size_t>(step % 2)];
     const bool goes_on = step + 1 < ranks();
     const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
     if (step == 0) {
-      ops.AttentionForward(shape_, sum, lse, q, seen.At(0), seen.At(1));
+      ops.AttentionForward(shape_, with(seen));
     } else {
-      ops.AttentionMergeForward(shape_, RectangleOf(step), sum, lse, q, seen.At(0), seen.At(1));
+      ops.AttentionMergeForward(shape_, RectangleOf(step), with(seen));
     }
     if (goes_on) Finish(shift);
     seen = next;
   }
-  Store(out, sum);
+  Store(t.out, sum);
 }
 
 // The gradients of a rank's keys and values follow these round the ring, a step behind: each rank
 // adds its part to what has arrived, and the last one sends them home.
-void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                             Tensor kv) const {
+void RingAttention::Backward(const RingAttentionTensors& t, Tensor dq, Tensor dkv,
+                             Tensor dout) const {
   const Ops& ops = context_.ops;
+  const auto with = [&](Tensor kv) { return WithKeys(t, t.out, kv); };
   if (ranks() == 1) {
-    ops.AttentionBackward(shape_, dq, dkv.At(0), dkv.At(1), dout, out, lse, q, kv.At(0), kv.At(1));
+    ops.AttentionBackward(shape_, with(t.kv),
+                          {.dq = dq, .dk = dkv.At(0), .dv = dkv.At(1), .dout = dout});
     return;
   }
   ScratchScope scope(*context_.scratch);
@@ -108,21 +119,24 @@ void RingAttention::Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Ten
   std::array<Tensor, 2> gradients = {dkv_sum, context_.scratch->Allocate(spec.dtype, spec.shape)};
   if (ranks() % 2 == 1) std::swap(gradients[0], gradients[1]);
 
-  Tensor seen = kv;
+  const auto to = [&](Tensor dkv_part) {
+    return AttentionGradients{
+        .dq = dq_sum, .dk = dkv_part.At(0), .dv = dkv_part.At(1), .dout = dout};
+  };
+
+  Tensor seen = t.kv;
   for (int step = 0; step < ranks(); ++step) {
     const Tensor next = travelling[static_cast<size_t>(step % 2)];
     const Tensor gradient = gradients[static_cast<size_t>(step % 2)];
     const bool goes_on = step + 1 < ranks();
     const Shift shift = goes_on ? Start(seen, next, Channel::kKeyValue) : Shift();
     if (step == 0) {
-      ops.AttentionBackward(shape_, dq_sum, gradient.At(0), gradient.At(1), dout, out, lse, q,
-                            seen.At(0), seen.At(1));
+      ops.AttentionBackward(shape_, with(seen), to(gradient));
     } else {
       const Tensor before = gradients[static_cast<size_t>(1 - step % 2)];
       const Shift gradient_shift = Start(before, gradient, Channel::kKeyValueGradient);
       ops.Zero(part);
-      ops.AttentionMergeBackward(shape_, RectangleOf(step), dq_sum, part.At(0), part.At(1), dout,
-                                 out, lse, q, seen.At(0), seen.At(1));
+      ops.AttentionMergeBackward(shape_, RectangleOf(step), with(seen), to(part));
       Finish(gradient_shift);
       ops.Add(gradient, part);
     }

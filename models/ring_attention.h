@@ -24,6 +24,14 @@ namespace twinstream {
 // What `rank` sees of the `tokens` of `owner`, another one.
 AttentionRectangle RingRectangle(int64_t tokens, int rank, int owner);
 
+// What Forward computes, and Backward needs, of one micro-batch on this rank. out, lse, q: as
+// Ops::AttentionForward, of this rank's tokens.
+struct RingAttentionTensors {
+  Tensor out, lse;  // written by Forward
+  Tensor q;
+  Tensor kv;  // RingAttention::KeysAndValues
+};
+
 class RingAttention {
  public:
   // shape: of this rank. `context` outlives this.
@@ -35,11 +43,10 @@ class RingAttention {
   // The most that Forward or Backward allocates from the context's scratch.
   int64_t ScratchBytes() const;
 
-  // out, lse, q: as Ops::AttentionForward, of this rank's tokens, over the keys of all ranks.
-  void Forward(Tensor out, Tensor lse, Tensor q, Tensor kv) const;
+  // Over the keys of all ranks.
+  void Forward(const RingAttentionTensors& t) const;
   // dq, dkv are written.
-  void Backward(Tensor dq, Tensor dkv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                Tensor kv) const;
+  void Backward(const RingAttentionTensors& t, Tensor dq, Tensor dkv, Tensor dout) const;
 
  private:
   // A message to the next rank and one from the rank before.

@@ -179,13 +179,13 @@ void MergeRow(int64_t D, const float* part, float inverse_sum, float part_lse, A
 
 // Activations are of type A; scores, their gradients and all sums are float32.
 template <class A>
-void Forward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor out,
-             Tensor lse, Tensor q, Tensor k, Tensor v) {
+void Forward(const CpuOps& ops, const AttentionShape& shape, const Area& area,
+             const AttentionTensors& t) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
-  const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
-  const TokenMajor<A> outputs(out, shape);
-  float* lse_rows = lse.As<float>();  // [B, H, T]
+  const HeadMajor queries(t.q, shape, H), keys(t.k, shape, K), values(t.v, shape, K);
+  const TokenMajor<A> outputs(t.out, shape);
+  float* lse_rows = t.lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
   const int64_t blocks = area.blocks();
   // Neighbouring items are blocks of one head: a thread's range shares keys and values in cache.
@@ -234,15 +234,14 @@ struct KeyGradients {
 };
 
 template <class A>
-void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, Tensor dq,
-              Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
-              Tensor v) {
+void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area,
+              const AttentionTensors& t, const AttentionGradients& g) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
-  const HeadMajor queries(q, shape, H), keys(k, shape, K), values(v, shape, K);
-  const HeadMajor dqueries(dq, shape, H), dkeys(dk, shape, K), dvalues(dv, shape, K);
-  const TokenMajor<A> outputs(out, shape), doutputs(dout, shape);
-  const float* lse_rows = lse.As<float>();  // [B, H, T]
+  const HeadMajor queries(t.q, shape, H), keys(t.k, shape, K), values(t.v, shape, K);
+  const HeadMajor dqueries(g.dq, shape, H), dkeys(g.dk, shape, K), dvalues(g.dv, shape, K);
+  const TokenMajor<A> outputs(t.out, shape), doutputs(g.dout, shape);
+  const float* lse_rows = t.lse.As<float>();  // [B, H, T]
   const float scale = ScoreScale(shape);
   const bool rectangle = area.form == Form::kRectangle;
 
@@ -295,35 +294,31 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area, 
 
 }  // namespace
 
-void CpuOps::AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q,
-                              Tensor k, Tensor v) const {
-  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
-    Forward<A>(*this, shape, Area::Triangle(shape.sequence), out, lse, q, k, v);
+void CpuOps::AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const {
+  WithActivationType(t.out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Forward<A>(*this, shape, Area::Triangle(shape.sequence), t);
   });
 }
 
-void CpuOps::AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv,
-                               Tensor dout, Tensor out, Tensor lse, Tensor q, Tensor k,
-                               Tensor v) const {
-  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
-    Backward<A>(*this, shape, Area::Triangle(shape.sequence), dq, dk, dv, dout, out, lse, q, k, v);
+void CpuOps::AttentionBackward(const AttentionShape& shape, const AttentionTensors& t,
+                               const AttentionGradients& g) const {
+  WithActivationType(t.out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Backward<A>(*this, shape, Area::Triangle(shape.sequence), t, g);
   });
 }
 
 void CpuOps::AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
-                                   Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const {
-  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
-    Forward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), out, lse, q, k, v);
+                                   const AttentionTensors& t) const {
+  WithActivationType(t.out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Forward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), t);
   });
 }
 
 void CpuOps::AttentionMergeBackward(const AttentionShape& shape,
-                                    const AttentionRectangle& rectangle, Tensor dq, Tensor dk,
-                                    Tensor dv, Tensor dout, Tensor out, Tensor lse, Tensor q,
-                                    Tensor k, Tensor v) const {
-  WithActivationType(out.dtype(), [&]<class A>(std::type_identity<A>) {
-    Backward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), dq, dk, dv, dout, out,
-                lse, q, k, v);
+                                    const AttentionRectangle& rectangle, const AttentionTensors& t,
+                                    const AttentionGradients& g) const {
+  WithActivationType(t.out.dtype(), [&]<class A>(std::type_identity<A>) {
+    Backward<A>(*this, shape, Area::Rectangle(rectangle, shape.sequence), t, g);
   });
 }
 

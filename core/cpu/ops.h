@@ -23,15 +23,14 @@ class CpuOps final : public Ops {
   void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const override;
   void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Tensor dq_norm,
                    Tensor dk_norm, Tensor dv_norm) const override;
-  void AttentionForward(const AttentionShape& shape, Tensor out, Tensor lse, Tensor q, Tensor k,
-                        Tensor v) const override;
-  void AttentionBackward(const AttentionShape& shape, Tensor dq, Tensor dk, Tensor dv, Tensor dout,
-                         Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const override;
+  void AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const override;
+  void AttentionBackward(const AttentionShape& shape, const AttentionTensors& t,
+                         const AttentionGradients& g) const override;
   void AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
-                             Tensor out, Tensor lse, Tensor q, Tensor k, Tensor v) const override;
+                             const AttentionTensors& t) const override;
   void AttentionMergeBackward(const AttentionShape& shape, const AttentionRectangle& rectangle,
-                              Tensor dq, Tensor dk, Tensor dv, Tensor dout, Tensor out, Tensor lse,
-                              Tensor q, Tensor k, Tensor v) const override;
+                              const AttentionTensors& t,
+                              const AttentionGradients& g) const override;
   void SwiGluForward(Tensor out, Tensor up) const override;
   void SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const override;
   void RouteTokens(const RoutingTensors& t) const override;

@@ -33,7 +33,7 @@ auto VectorSum(int64_t count, F f) {
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = whole; j < count; ++j) sum += f(j);
 #pragma omp simd reduction(+ : sum)
-  for (int64_t lane = 0; lane < kLanes; ++lane) sum += lanes[lane];
+  for (const T lane : lanes) sum += lane;
   return sum;
 }
 

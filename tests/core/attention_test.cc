@@ -44,13 +44,8 @@ struct Attention {
   }
   Tensor Lse() { return View(lse, {shape.batch, shape.heads, shape.sequence}); }
 
-  void RunForward(const Ops& ops) {
-    ops.AttentionForward(shape, Rows(out), Lse(), Queries(q), Keys(k), Keys(v));
-  }
-  void RunBackward(const Ops& ops) {
-    ops.AttentionBackward(shape, Queries(dq), Keys(dk), Keys(dv), Rows(dout), Rows(out), Lse(),
-                          Queries(q), Keys(k), Keys(v));
-  }
+  void RunForward(const Ops& ops);
+  void RunBackward(const Ops& ops);
   void Run(const Ops& ops) {
     RunForward(ops);
     RunBackward(ops);
@@ -60,6 +55,34 @@ struct Attention {
   DType dtype;
   std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
 };
+
+// Queries of one and keys of one, perhaps another: what an operation takes, lent for a while.
+struct Operands {
+  Operands(Attention& queries, Attention& keys)
+      : q(queries.Queries(queries.q)),
+        k(keys.Keys(keys.k)),
+        v(keys.Keys(keys.v)),
+        out(queries.Rows(queries.out)),
+        dq(queries.Queries(queries.dq)),
+        dk(keys.Keys(keys.dk)),
+        dv(keys.Keys(keys.dv)),
+        dout(queries.Rows(queries.dout)),
+        lse(queries.Lse()) {}
+  AttentionTensors tensors() const { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
+  AttentionGradients gradients() const { return {.dq = dq, .dk = dk, .dv = dv, .dout = dout}; }
+
+  Lent q, k, v, out, dq, dk, dv, dout;
+  Tensor lse;
+};
+
+void Attention::RunForward(const Ops& ops) {
+  ops.AttentionForward(shape, Operands(*this, *this).tensors());
+}
+
+void Attention::RunBackward(const Ops& ops) {
+  const Operands operands(*this, *this);
+  ops.AttentionBackward(shape, operands.tensors(), operands.gradients());
+}
 
 std::string Name(const ::testing::TestParamInfo<AttentionShape>& info) {
   const AttentionShape& s = info.param;
@@ -181,15 +204,12 @@ struct Parts {
   void Run(const Ops& ops) {
     for (Attention& part : parts) part.RunForward(ops);
     ForEachRectangle([&](Attention& part, Attention& earlier, const AttentionRectangle& seen) {
-      ops.AttentionMergeForward(part.shape, seen, part.Rows(part.out), part.Lse(),
-                                part.Queries(part.q), part.Keys(earlier.k), part.Keys(earlier.v));
+      ops.AttentionMergeForward(part.shape, seen, Operands(part, earlier).tensors());
     });
     for (Attention& part : parts) part.RunBackward(ops);
     ForEachRectangle([&](Attention& part, Attention& earlier, const AttentionRectangle& seen) {
-      ops.AttentionMergeBackward(part.shape, seen, part.Queries(part.dq), part.Keys(earlier.dk),
-                                 part.Keys(earlier.dv), part.Rows(part.dout), part.Rows(part.out),
-                                 part.Lse(), part.Queries(part.q), part.Keys(earlier.k),
-                                 part.Keys(earlier.v));
+      const Operands operands(part, earlier);
+      ops.AttentionMergeBackward(part.shape, seen, operands.tensors(), operands.gradients());
     });
   }
 

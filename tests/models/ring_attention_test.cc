@@ -102,12 +102,16 @@ void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences
   const auto lend = [&](std::vector<float>& values, const Shape& to) {
     return Lent(values, to, all.dtype);
   };
-  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    attention.Forward(lend(out, rows), View(lse, lse_shape), lend(q, heads), lend(kv, kv_shape));
-  }
-  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-    attention.Backward(lend(dq, heads), lend(dkv, kv_shape), lend(dout, rows), lend(out, rows),
-                       View(lse, lse_shape), lend(q, heads), lend(kv, kv_shape));
+  {
+    const Lent lent_out = lend(out, rows), lent_q = lend(q, heads), lent_kv = lend(kv, kv_shape),
+               lent_dout = lend(dout, rows), lent_dq = lend(dq, heads),
+               lent_dkv = lend(dkv, kv_shape);
+    const RingAttentionTensors tensors = {
+        .out = lent_out, .lse = View(lse, lse_shape), .q = lent_q, .kv = lent_kv};
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) attention.Forward(tensors);
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      attention.Backward(tensors, lent_dq, lent_dkv, lent_dout);
+    }
   }
   EXPECT_EQ(scratch.mark(), 0);
 
