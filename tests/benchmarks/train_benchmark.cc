@@ -1,0 +1,324 @@
+// Times training steps of one or several variants of a job, block by block in turn, so that what
+// else happens on the machine meets all of them alike.
+//   train_benchmark --shape=M 'model { residual: PRE_NORM }' 'model { residual: SIAMESE_POST_PRE }'
+//   mpirun -np 2 train_benchmark --shape=S '' 'parallel { tensor: 2 sequence_parallel: true }'
+//   train_benchmark --shape=M --interactive 'train { precision: BF16 }'
+// A variant is a JobSpec in text format, merged over the shape's job. Variants of one rank run on
+// rank 0 with all threads while the others sleep; variants of all ranks share the threads.
+#include <mpi.h>
+#include <omp.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/functional/function_ref.h"
+#include "absl/strings/str_join.h"
+#include "core/check.h"
+#include "google/protobuf/text_format.h"
+#include "launch/host.h"
+#include "launch/runtime.h"
+#include "launch/trainer.h"
+#include "models/flops.h"
+#include "nlohmann/json.hpp"
+#include "parallel/collectives.h"
+#include "parallel/thread_transport.h"
+#include "proto/job_rules.h"
+#include "proto/job_spec.h"
+
+ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
+ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as cores");
+ABSL_FLAG(int, rounds, 5, "blocks of steps of each variant");
+ABSL_FLAG(int, steps, 2, "steps of a block");
+ABSL_FLAG(std::string, json, "", "file that the results are written to as well");
+ABSL_FLAG(bool, interactive, false,
+          "one variant: for every line with a number on the standard input, so many steps and a "
+          "line of JSON");
+
+namespace twinstream {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct NamedShape {
+  const char* name;
+  const char* job;
+};
+
+constexpr NamedShape kShapes[] = {
+    {"tiny", R"(model { layers: 2 hidden: 64 heads: 2 ffn: 176 vocabulary: 256 sequence: 32 }
+                train { global_batch: 4 microbatch: 4 })"},
+    {"S", R"(model { layers: 8 hidden: 256 heads: 4 ffn: 688 vocabulary: 8192 sequence: 256 }
+             train { global_batch: 8 microbatch: 8 })"},
+    {"M", R"(model { layers: 12 hidden: 512 heads: 8 ffn: 1376 vocabulary: 16384 sequence: 512 }
+             train { global_batch: 4 microbatch: 4 })"},
+    {"124M", R"(model { layers: 12 hidden: 768 heads: 12 ffn: 2048 vocabulary: 50304 sequence: 512
+                        tied_embeddings: true }
+                train { global_batch: 2 microbatch: 2 })"},
+    {"400M",
+     R"(model { layers: 17 hidden: 1024 heads: 16 ffn: 4096 vocabulary: 50304 sequence: 512 }
+                train { global_batch: 1 microbatch: 1 })"},
+    {"1.3B", R"(model { layers: 16 hidden: 2048 heads: 16 ffn: 8192 vocabulary: 50304
+                        sequence: 2048 }
+                train { global_batch: 1 microbatch: 1 })"},
+};
+
+constexpr const char* kJob = R"(
+  name: "benchmark" data { train { path: "none" } } optimizer { schedule: CONSTANT peak_lr: 1e-4 }
+  model { residual: SIAMESE_HYBRID_PRE } train { steps: 1000000 })";
+
+double Quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int64_t PeakResidentBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+JobSpec MergedJob(const std::string& variant) {
+  const std::string name = absl::GetFlag(FLAGS_shape);
+  const auto* const shape =
+      std::find_if(std::begin(kShapes), std::end(kShapes),
+                   [&](const NamedShape& candidate) { return candidate.name == name; });
+  Check(shape != std::end(kShapes), "no shape is named %s: see --help", name);
+  JobSpec job;
+  google::protobuf::TextFormat::Parser parser;
+  for (const std::string& text : {std::string(kJob), std::string(shape->job), variant}) {
+    Check(parser.MergeFromString(text, &job), "not a job: %s", text);
+  }
+  return job;
+}
+
+// One way to train, and how long its steps took.
+class Variant {
+ public:
+  // Collective. threads: of all ranks together.
+  Variant(const std::string& text, Runtime& runtime, Device& device, int threads)
+      : text_(text), runtime_(runtime), device_(device), hub_(1), self_(hub_, 0) {
+    JobSpec job = MergedJob(text);
+    const ParallelSpec& parallel = job.parallel();
+    const int ranks =
+        parallel.tensor() * parallel.pipeline() * parallel.context() * std::max(1, parallel.data());
+    Check(ranks == 1 || ranks == runtime.size(), "'%s' is for %d ranks, not for %d", text, ranks,
+          runtime.size());
+    alone_ = ranks == 1;
+    threads_ = std::max(1, threads / ranks);
+    job_ = ResolveJobSpec(job, ranks);
+    const std::vector<std::string> problems = JobProblems(job_, ranks);
+    Check(problems.empty(), "%s", absl::StrJoin(problems, "; "));
+    if (!takes_part()) return;
+    omp_set_num_threads(threads_);
+    Transport& transport = alone_ ? static_cast<Transport&>(self_) : runtime.transport();
+    trainer_.emplace(job_, Purpose::kTraining, AccumulationSteps(job_), device, transport);
+    trainer_->Materialize();
+    trainer_->InitializeWeights();
+    batch_ = trainer_->EmptyBatch();
+    uint32_t state = static_cast<uint32_t>(trainer_->grid().at().data) + 1;
+    for (std::vector<int32_t>* ids : {&batch_.tokens, &batch_.targets}) {
+      for (int32_t& id : *ids) {
+        state = state * 1664525 + 1013904223;
+        id = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(job_.model().vocabulary()));
+      }
+    }
+  }
+
+  // Collective. Seconds of each step.
+  std::vector<double> Run(int steps) {
+    std::vector<double> times;
+    Together([&] {
+      for (int step = 0; step < steps; ++step) {
+        const double start = Now();
+        loss_ = trainer_->Step(batch_, ++update_, 1e-4, false).loss;
+        trainer_->parameters();  // waits for what is on its way
+        if (!alone_) runtime_.world().Barrier();
+        times.push_back(Now() - start);
+      }
+    });
+    return times;
+  }
+
+  // Collective. FLOP/s of products on all threads at once: rank 0 knows.
+  double ProductFlops() {
+    double flops = 0;
+    Together([&] {
+      flops = MeasurePeakFlops(device_);
+      if (!alone_) flops = AllReduceValue(runtime_.world(), flops, Reduction::kSum);
+    });
+    return flops;
+  }
+
+  const std::string& text() const { return text_; }
+  const JobSpec& job() const { return job_; }
+  int threads() const { return threads_; }
+  double loss() const { return loss_; }
+  int64_t tokens() const { return job_.train().global_batch() * job_.model().sequence(); }
+  double flops() const {
+    return static_cast<double>(tokens()) * TrainingFlopsPerToken(job_.model());
+  }
+
+  std::vector<double> seconds, product_flops;  // of the blocks so far
+
+ private:
+  bool takes_part() const { return !alone_ || runtime_.rank() == 0; }
+
+  // f on the ranks that take part, from the same moment on. The others sleep meanwhile: the waits
+  // of collectives would look for messages too often.
+  void Together(absl::FunctionRef<void()> f) {
+    runtime_.world().Barrier();
+    if (takes_part()) {
+      omp_set_num_threads(threads_);
+      f();
+    }
+    MPI_Request met = MPI_REQUEST_NULL;
+    MPI_Ibarrier(MPI_COMM_WORLD, &met);
+    for (int done = 0; MPI_Test(&met, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done == 0;) {
+      usleep(5000);
+    }
+  }
+
+  std::string text_;
+  Runtime& runtime_;
+  Device& device_;
+  ThreadHub hub_;
+  ThreadTransport self_;
+  JobSpec job_;
+  bool alone_ = true;
+  int threads_ = 1;
+  std::optional<Trainer> trainer_;
+  HostBatch batch_;
+  int64_t update_ = 0;
+  double loss_ = 0;
+};
+
+Json Description(const Variant& variant) {
+  const ModelSpec& model = variant.job().model();
+  return {{"shape", absl::GetFlag(FLAGS_shape)},
+          {"variant", variant.text()},
+          {"scheme", ModelSpec::Residual_Name(model.residual())},
+          {"precision", TrainSpec::Precision_Name(variant.job().train().precision())},
+          {"threads_per_rank", variant.threads()},
+          {"hidden", model.hidden()},
+          {"layers", model.layers()},
+          {"heads", model.heads()},
+          {"ffn", model.ffn()},
+          {"vocabulary", model.vocabulary()},
+          {"tied", model.tied_embeddings()},
+          {"sequence", model.sequence()},
+          {"batch", variant.job().train().global_batch()},
+          {"tokens", variant.tokens()},
+          {"flops_per_token", TrainingFlopsPerToken(model)}};
+}
+
+// Rank 0 reads how many steps to run; 0 at the end of the input.
+int ReadSteps(Runtime& runtime) {
+  int steps = 0;
+  if (runtime.rank() == 0 && !(std::cin >> steps)) steps = 0;
+  return static_cast<int>(AllReduceValue(runtime.world(), steps, Reduction::kSum));
+}
+
+void AnswerLines(Runtime& runtime, Variant& variant) {
+  const auto print = [&](Json line) {
+    line["product_gflops"] = variant.ProductFlops() / 1e9;
+    line["peak_rss_bytes"] = PeakResidentBytes();
+    if (runtime.rank() == 0) std::cout << line.dump() << std::endl;
+  };
+  print(Description(variant));
+  while (const int steps = ReadSteps(runtime)) {
+    const std::vector<double> seconds = variant.Run(steps);
+    print({{"seconds", seconds}, {"loss", variant.loss()}});
+  }
+}
+
+// Per block: the ratio of this variant's time to the first one's in the same round.
+std::vector<double> Ratios(const Variant& variant, const Variant& first) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < variant.seconds.size(); ++i) {
+    ratios.push_back(variant.seconds[i] / first.seconds[i]);
+  }
+  return ratios;
+}
+
+Json Print(const Variant& variant, const Variant& first) {
+  const double seconds = Quantile(variant.seconds, 0.5);
+  std::vector<double> of_ceiling;
+  for (size_t i = 0; i < variant.seconds.size(); ++i) {
+    of_ceiling.push_back(variant.flops() / variant.seconds[i] / variant.product_flops[i]);
+  }
+  const std::vector<double> ratios = Ratios(variant, first);
+  std::printf("| %s | %.1f (%.1f to %.1f) | %.0f | %.1f %% | %.3f (%.3f to %.3f) |\n",
+              variant.text().empty() ? "(the shape)" : variant.text().c_str(), 1e3 * seconds,
+              1e3 * Quantile(variant.seconds, 0), 1e3 * Quantile(variant.seconds, 1),
+              static_cast<double>(variant.tokens()) / seconds, 100 * Quantile(of_ceiling, 0.5),
+              Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1));
+  Json json = Description(variant);
+  json["seconds"] = variant.seconds;
+  json["product_flops"] = variant.product_flops;
+  return json;
+}
+
+void RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& variants) {
+  for (const auto& variant : variants) variant->Run(2);  // first steps allocate
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    for (const auto& variant : variants) {
+      variant->product_flops.push_back(variant->ProductFlops());
+      variant->seconds.push_back(Quantile(variant->Run(absl::GetFlag(FLAGS_steps)), 0.5));
+    }
+  }
+  if (runtime.rank() != 0) return;
+  std::printf("%s: %d rounds of %d steps, %.2f GiB peak resident on rank 0\n\n",
+              absl::GetFlag(FLAGS_shape).c_str(), absl::GetFlag(FLAGS_rounds),
+              absl::GetFlag(FLAGS_steps), static_cast<double>(PeakResidentBytes()) / (1 << 30));
+  std::printf(
+      "| variant | ms a step (least to most) | tokens/s | of ceiling | time over the "
+      "first's |\n|---|---|---|---|---|\n");
+  Json results = Json::array();
+  for (const auto& variant : variants) results.push_back(Print(*variant, *variants[0]));
+  const std::string path = absl::GetFlag(FLAGS_json);
+  if (!path.empty()) std::ofstream(path) << results.dump(2) << "\n";
+}
+
+int Main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "times training steps; arguments: variants, each a JobSpec in text format merged over the "
+      "shape's job");
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  Runtime runtime(argc, argv);
+  int threads = absl::GetFlag(FLAGS_threads);
+  if (threads == 0) threads = omp_get_num_procs();
+  const std::unique_ptr<Device> device = *MakeDevice("cpu", threads);
+  std::vector<std::unique_ptr<Variant>> variants;
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    variants.push_back(std::make_unique<Variant>(arguments[i], runtime, *device, threads));
+  }
+  if (variants.empty())
+    variants.push_back(std::make_unique<Variant>("", runtime, *device, threads));
+  if (absl::GetFlag(FLAGS_interactive)) {
+    AnswerLines(runtime, *variants[0]);
+  } else {
+    RunRounds(runtime, variants);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace twinstream
+
+int main(int argc, char** argv) { return twinstream::Main(argc, argv); }
