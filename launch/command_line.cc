@@ -129,7 +129,7 @@ const Flag* FindFlag(const CommandEntry& entry, absl::string_view name) {
 
 absl::Status UnknownCommand(absl::string_view name) {
   std::vector<std::string> names;
-  for (const CommandEntry& entry : kCommands) names.push_back(entry.name);
+  for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
   return absl::InvalidArgumentError(
       absl::StrFormat("unknown command \"%s\"; did you mean \"%s\"? twinstream --help lists them",
                       name, NearestName(name, names)));

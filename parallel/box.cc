@@ -52,21 +52,28 @@ int64_t Stride(const Shape& extent, int d) {
   return elements;
 }
 
-// CopyBox from dimension d on; `from` and `to` point at common's first element.
-void CopyFrom(int d, const Shape& common, const Shape& from_extent, const std::byte* from,
-              const Shape& to_extent, std::byte* to, int64_t element_bytes) {
+// Memory of a box: its extents, and the first element of the part that is copied.
+template <class Byte>
+struct Part {
+  const Shape& extent;
+  Byte* data;
+};
+
+// CopyBox from dimension d on.
+void CopyFrom(int d, const Shape& common, Part<const std::byte> from, Part<std::byte> to,
+              int64_t element_bytes) {
   const int64_t run = d < common.rank() ? Stride(common, d) * common[d] : 1;
-  const int64_t from_stride = Stride(from_extent, d);
-  const int64_t to_stride = Stride(to_extent, d);
+  const int64_t from_stride = Stride(from.extent, d);
+  const int64_t to_stride = Stride(to.extent, d);
   const bool contiguous =
       d == common.rank() || (Stride(common, d) == from_stride && Stride(common, d) == to_stride);
   if (contiguous) {
-    std::memcpy(to, from, static_cast<size_t>(run * element_bytes));
+    std::memcpy(to.data, from.data, static_cast<size_t>(run * element_bytes));
     return;
   }
   for (int64_t i = 0; i < common[d]; ++i) {
-    CopyFrom(d + 1, common, from_extent, from + i * from_stride * element_bytes, to_extent,
-             to + i * to_stride * element_bytes, element_bytes);
+    CopyFrom(d + 1, common, {from.extent, from.data + i * from_stride * element_bytes},
+             {to.extent, to.data + i * to_stride * element_bytes}, element_bytes);
   }
 }
 
@@ -87,8 +94,8 @@ int64_t OffsetIn(const Box& box, const Box& part) {
 void CopyBox(const Box& common, const Box& from_box, const std::byte* from, const Box& to_box,
              std::byte* to, int64_t element_bytes) {
   if (common.elements() == 0) return;
-  CopyFrom(0, common.extent, from_box.extent, from + OffsetIn(from_box, common) * element_bytes,
-           to_box.extent, to + OffsetIn(to_box, common) * element_bytes, element_bytes);
+  CopyFrom(0, common.extent, {from_box.extent, from + OffsetIn(from_box, common) * element_bytes},
+           {to_box.extent, to + OffsetIn(to_box, common) * element_bytes}, element_bytes);
 }
 
 Range SplitEvenly(int64_t n, int64_t parts, int64_t i) {

@@ -248,7 +248,7 @@ void HostCommunicator::ReduceRoundedPieces(Tensor inout, absl::Span<const int64_
   float* const values = inout.As<float>();
   const int64_t longest = *std::max_element(counts.begin(), counts.end());
   const int64_t part =
-      std::min(longest, std::max(kScratchBytes / (2 * size()), int64_t{4096}) / kElement);
+      std::min(longest, std::max(kScratchBytes / (int64_t{2} * size()), int64_t{4096}) / kElement);
   BFloat16* const sent = reinterpret_cast<BFloat16*>(Scratch(2 * part * kElement * size()));
   BFloat16* const received = sent + part * size();
   for (int64_t begin = 0; begin < longest; begin += part) {

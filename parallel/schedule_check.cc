@@ -93,7 +93,8 @@ class RankCheck {
   static constexpr int kNobody = -1;
 
   size_t NumberOf(int stage, int micro_batch) const {
-    return static_cast<size_t>(stage * shape_.micro_batches + micro_batch);
+    return static_cast<size_t>(stage) * static_cast<size_t>(shape_.micro_batches) +
+           static_cast<size_t>(micro_batch);
   }
   absl::Status Broken(absl::string_view rule, size_t index, absl::string_view why) const {
     return twinstream::Broken(rule, rank_, program_, index, why);

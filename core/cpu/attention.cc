@@ -144,23 +144,23 @@ void SoftmaxRowsBackward(const Block& block, float scale, const float* lse, cons
   }
 }
 
-// One block's dO, contiguous: [rows, D]; delta[i] = sum of dO . O of row i.
+// A block's rows of head (b, h), contiguous: [rows, D].
 template <class A>
-void GatherGradient(const Block& block, int64_t b, int64_t h, const TokenMajor<A>& dout,
-                    const TokenMajor<A>& out, float* gathered, float* delta) {
-  const int64_t D = dout.D;
+void Gather(const Block& block, int64_t b, int64_t h, const TokenMajor<A>& from, float* rows) {
   for (int64_t i = 0; i < block.rows(); ++i) {
-    const A* from = dout.Row(b, block.begin + i, h);
-    const A* o = out.Row(b, block.begin + i, h);
-    float* to = gathered + i * D;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t d = 0; d < D; ++d) {
-      const float gradient = from[d];
-      to[d] = gradient;
-      sum += gradient * o[d];
-    }
-    delta[i] = sum;
+    VectorLoop(from.D, [source = from.Row(b, block.begin + i, h),
+                        to = rows + i * from.D](int64_t d) { to[d] = source[d]; });
+  }
+}
+
+// delta[i] = sum of dO . O of row i. do_rows: [rows, D].
+template <class A>
+void RowDeltas(const Block& block, int64_t b, int64_t h, const TokenMajor<A>& out,
+               const float* do_rows, float* delta) {
+  for (int64_t i = 0; i < block.rows(); ++i) {
+    delta[i] = VectorSum(out.D,
+                         [o = out.Row(b, block.begin + i, h), gradient = do_rows + i * out.D](
+                             int64_t d) -> float { return gradient[d] * o[d]; });
   }
 }
 
@@ -271,7 +271,8 @@ void Backward(const CpuOps& ops, const AttentionShape& shape, const Area& area,
         const Tensor do_block = Matrix(do_rows, block.rows(), D);
         const Tensor s_block = Matrix(scores, block.rows(), block.keys());
         const Tensor ds_block = Matrix(dscores, block.rows(), block.keys());
-        GatherGradient(block, b, h, doutputs, outputs, do_rows, delta);
+        Gather(block, b, h, doutputs, do_rows);
+        RowDeltas(block, b, h, outputs, do_rows, delta);
         ops.Matmul(s_block, q_block, k_block, {.transpose_b = true});
         ops.Matmul(ds_block, do_block, values.Keys(b, kv, block), {.transpose_b = true});
         SoftmaxRowsBackward(block, scale, lse_rows + (b * H + h) * T + block.begin, delta, scores,

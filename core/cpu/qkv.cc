@@ -77,10 +77,19 @@ float HeadScale(int64_t D, const T* x, float eps) {
   return 1 / std::sqrt(sum / static_cast<float>(D) + eps);
 }
 
-// dx from the gradient dy of y = weight . x r; dweight += dy . x r. dx may be x.
+// One head's row y = weight . x r, all [D].
 template <class T>
-void NormHeadBackward(int64_t D, const T* x, const float* weight, float r, const float* dy, T* dx,
+struct NormedHead {
+  const T* x;
+  const float* weight;
+  float r;
+};
+
+// dx from the gradient dy of y; dweight += dy . x r. dx may be x.
+template <class T>
+void NormHeadBackward(int64_t D, const NormedHead<T>& head, const float* dy, T* dx,
                       float* dweight) {
+  const auto [x, weight, r] = head;
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int64_t j = 0; j < D; ++j) dot += dy[j] * weight[j] * x[j];
@@ -166,8 +175,9 @@ void Forward(const AttentionShape& shape, float eps, const QkvTensors& t) {
 
 // One row of one head: dx from the gradient dy of what forward stored.
 template <class T>
-void HeadBackward(const AttentionShape& shape, const Operands<T>& operands, const Head& head,
-                  int64_t n, int64_t j, const RangeRows& rows, T* dx) {
+void HeadBackward(const AttentionShape& shape, const Operands<T>& operands, int64_t n, int64_t j,
+                  const RangeRows& rows, T* dx) {
+  const Head head = HeadAt(shape, j);
   const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
   const float* const rope = operands.rope + (n % shape.sequence) * D;
   const T* const dy = HeadRow(shape, operands.heads[head.kind], head, n);
@@ -176,7 +186,7 @@ void HeadBackward(const AttentionShape& shape, const Operands<T>& operands, cons
   if (norm == nullptr) return Store(D, head.kind, rope, Turn::kBackward, gradient, dx);
   Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
   const T* const x = operands.qkv + (n * heads + j) * D;
-  NormHeadBackward(D, x, norm, operands.scales[n * heads + j], rows.dy, dx,
+  NormHeadBackward(D, NormedHead<T>{x, norm, operands.scales[n * heads + j]}, rows.dy, dx,
                    rows.dweights[head.kind]);
 }
 
@@ -193,7 +203,7 @@ void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Ten
     const RangeRows rows = RowsOf(memory, range, D);
     for (int64_t n = begin; n < end; ++n) {
       for (int64_t j = 0; j < heads; ++j) {
-        HeadBackward(shape, operands, HeadAt(shape, j), n, j, rows, dx_rows + (n * heads + j) * D);
+        HeadBackward(shape, operands, n, j, rows, dx_rows + (n * heads + j) * D);
       }
     }
   });

@@ -74,21 +74,29 @@ float RowScale(const T* v, int64_t C, float eps) {
   return InverseRms(VectorSum(C, square), C, eps);
 }
 
-// h = N_in(u). Returns the scale of the norm. u_row: [C], for the sum of the streams.
+struct InputNorm {
+  const float* weight;  // [C]
+  float eps;
+  float* u_row;  // [C], for the sum of the streams
+};
+
+// h = N_in(u). Returns the scale of the norm.
 template <class T>
-float ReadNormedSum(const StreamRow<T>& row, const ResidualRead& read, const float* weight,
-                    float eps, float* u_row, T* h, int64_t C) {
+float ReadNormedSum(const StreamRow<T>& row, const ResidualRead& read, const InputNorm& norm, T* h,
+                    int64_t C) {
   const float sum_of_squares = WithConstant(XTermOf(read), [&](auto kX) {
     return WithConstant(read.y, [&](auto kY) {
-      return VectorSum(C, [=](int64_t j) {
+      return VectorSum(C, [=, u_row = norm.u_row](int64_t j) {
         const float u = row.template Sum<kX(), kY()>(j);
         u_row[j] = u;
         return u * u;
       });
     });
   });
-  const float scale = InverseRms(sum_of_squares, C, eps);
-  VectorLoop(C, [=](int64_t j) { h[j] = scale * weight[j] * u_row[j]; });
+  const float scale = InverseRms(sum_of_squares, C, norm.eps);
+  VectorLoop(C, [=, weight = norm.weight, u_row = norm.u_row](int64_t j) {
+    h[j] = scale * weight[j] * u_row[j];
+  });
   return scale;
 }
 
@@ -175,7 +183,7 @@ class ForwardSite {
     T* const h = RowOf<T>(t_.h, n);
     if (read.input_norm) {
       Scale(kScaleInput, n) =
-          ReadNormedSum(row, read, WeightOf(t_.input_weight), site_.eps, u_row, h, C_);
+          ReadNormedSum(row, read, {WeightOf(t_.input_weight), site_.eps, u_row}, h, C_);
     } else {
       SumStreams(row, read, h, C_);
     }

@@ -27,9 +27,9 @@ struct Sizes {
 // What RouteTokens writes, over vectors.
 class Routed {
  public:
-  Routed(const std::vector<float>& logits, const Sizes& sizes)
+  Routed(std::vector<float> logits, const Sizes& sizes)
       : sizes_(sizes),
-        probabilities(logits),
+        probabilities(std::move(logits)),
         lse(static_cast<size_t>(sizes.N), NAN),
         weights(static_cast<size_t>(sizes.N * sizes.k), NAN),
         experts(weights.size(), -1),

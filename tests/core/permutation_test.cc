@@ -1,9 +1,8 @@
 #include "core/permutation.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <set>
 #include <vector>
 

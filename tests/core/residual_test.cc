@@ -305,9 +305,9 @@ TEST(ResidualTest, ScalesAreTheInverseRootMeanSquares) {
       x_squares += std::pow(run.x[static_cast<size_t>(n) * 64 + j], 2);
       y_squares += std::pow(run.y[static_cast<size_t>(n) * 64 + j], 2);
     }
-    EXPECT_NEAR(run.scales[static_cast<size_t>(kScaleX * 2 + n)],
+    EXPECT_NEAR(run.scales[static_cast<size_t>(kScaleX * int64_t{2} + n)],
                 1 / std::sqrt(x_squares / 64 + 1e-5), 1e-6);
-    EXPECT_NEAR(run.scales[static_cast<size_t>(kScaleY * 2 + n)],
+    EXPECT_NEAR(run.scales[static_cast<size_t>(kScaleY * int64_t{2} + n)],
                 1 / std::sqrt(y_squares / 64 + 1e-5), 1e-6);
   }
 }

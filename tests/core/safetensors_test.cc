@@ -99,7 +99,8 @@ TEST_F(SafetensorsTest, DataBeginAtAMultipleOfEightWhereTheWriterSays) {
     const absl::StatusOr<std::string> text = ReadFile(Path("a"));
     ASSERT_TRUE(text.ok());
     EXPECT_EQ(static_cast<int64_t>(text->size()), file_bytes);
-    EXPECT_EQ(std::memcmp(text->data() + offset, value.data(), 4), 0);
+    EXPECT_EQ(text->substr(static_cast<size_t>(offset), 4),
+              std::string(reinterpret_cast<const char*>(value.data()), 4));
   }
 }
 

@@ -18,7 +18,6 @@ namespace twinstream {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 class MetricsTest : public ::testing::Test {
  protected:

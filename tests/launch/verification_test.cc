@@ -15,7 +15,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 // The rows that are outside, "name of the row: note", of three updates in which rank 1 has this
 // fault.

@@ -57,7 +57,7 @@ TEST(RopeTable, HoldsTheCosinesAndThenTheSinesOfEveryPosition) {
   const std::vector<float> table = RopeTable(model, {.sequence = 3});
   ASSERT_EQ(table.size(), 12u);
   for (int t = 0; t < 3; ++t) {
-    const float* row = table.data() + t * 4;
+    const float* row = &table[static_cast<size_t>(t) * 4];
     EXPECT_FLOAT_EQ(row[0], static_cast<float>(std::cos(t)));
     EXPECT_FLOAT_EQ(row[1], static_cast<float>(std::cos(t / 10.0)));
     EXPECT_FLOAT_EQ(row[2], static_cast<float>(std::sin(t)));

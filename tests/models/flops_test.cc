@@ -55,24 +55,26 @@ TEST(Flops, GroupedQueriesAndOddWidthsAreCountedExactly) {
   model.set_head_dim(6);  // heads x head_dim = 24, not hidden
   model.set_vocabulary(11);
   model.set_sequence(5);
-  const int64_t qkv = (4 + 2 * 2) * 6 * 10, out = 10 * 4 * 6, up = 2 * 7 * 10, down = 10 * 7;
+  const int64_t hidden = 10, heads = 4 * 6, head = 11 * hidden;
+  const int64_t qkv = (4 + 2 * 2) * 6 * hidden, out = hidden * heads, up = 2 * 7 * hidden,
+                down = hidden * 7;
   const int64_t layer = qkv + out + up + down;
-  EXPECT_EQ(MatrixParameters(model), 3 * layer + 2 * 11 * 10);
+  EXPECT_EQ(MatrixParameters(model), 3 * layer + 2 * head);
   EXPECT_EQ(ActiveMatrixParameters(model), MatrixParameters(model));
-  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + 11 * 10) + 12 * 3 * 24 * 5);
-  EXPECT_EQ(LayerForwardFlops(model), 2 * layer + 4 * 24 * 5);
-  EXPECT_EQ(HeadForwardFlops(model), 2 * 11 * 10);
+  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + 12 * 3 * heads * 5);
+  EXPECT_EQ(LayerForwardFlops(model), 2 * layer + 4 * heads * 5);
+  EXPECT_EQ(HeadForwardFlops(model), 2 * head);
 
   model.set_tied_embeddings(true);  // one matrix less, the same work
-  EXPECT_EQ(MatrixParameters(model), 3 * layer + 11 * 10);
-  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + 11 * 10) + 12 * 3 * 24 * 5);
+  EXPECT_EQ(MatrixParameters(model), 3 * layer + head);
+  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + 12 * 3 * heads * 5);
 
   model.mutable_moe()->set_experts(9);
   model.mutable_moe()->set_top_k(2);
-  const int64_t router = 9 * 10;
-  EXPECT_EQ(MatrixParameters(model), 3 * (qkv + out + router + 9 * (up + down)) + 11 * 10);
-  EXPECT_EQ(ActiveMatrixParameters(model), 3 * (qkv + out + router + 2 * (up + down)) + 11 * 10);
-  EXPECT_EQ(LayerForwardFlops(model), 2 * (qkv + out + router + 2 * (up + down)) + 4 * 24 * 5);
+  const int64_t router = 9 * hidden;
+  EXPECT_EQ(MatrixParameters(model), 3 * (qkv + out + router + 9 * (up + down)) + head);
+  EXPECT_EQ(ActiveMatrixParameters(model), 3 * (qkv + out + router + 2 * (up + down)) + head);
+  EXPECT_EQ(LayerForwardFlops(model), 2 * (qkv + out + router + 2 * (up + down)) + 4 * heads * 5);
 }
 
 TEST(Flops, ThirteenBillionParametersDoNotOverflow) {

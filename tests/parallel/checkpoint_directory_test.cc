@@ -140,6 +140,7 @@ TEST(CheckpointDirectoryTest, PruningKeepsWhatTheModelKeeps) {
       // The model: of the whole ones, all but the newest `keep` go unless keep_every divides them.
       std::set<int64_t> kept;
       int64_t newer = 0;
+      // NOLINTNEXTLINE(modernize-loop-convert): from the newest, and there are no reverse views
       for (auto it = whole.rbegin(); it != whole.rend(); ++it) {
         const bool divides = keep_every > 0 && *it % keep_every == 0;
         if (keep == 0 || newer++ < keep || divides) kept.insert(*it);

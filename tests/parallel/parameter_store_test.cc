@@ -158,7 +158,7 @@ TEST_F(ParameterStoreTest, LargeTensorsAreInitialisedWhole) {
   const Parameter& parameter = store.Declare(spec);
   store.Materialize(*device_, Gradients::kAllocated);
   store.Initialize(*device_, kSeed);
-  std::vector<float> expected(2800 * 1000);
+  std::vector<float> expected(2'800'000);
   InitializeBox(spec.init_std, kSeed, spec.name, spec.global, spec.boxes[0].box, expected.data());
   EXPECT_EQ(Floats(parameter.value), expected);
 }
