@@ -89,7 +89,9 @@ struct NormedHead {
 template <class T>
 void NormHeadBackward(int64_t D, const NormedHead<T>& head, const float* dy, T* dx,
                       float* dweight) {
-  const auto [x, weight, r] = head;
+  const T* const x = head.x;
+  const float* const weight = head.weight;
+  const float r = head.r;
   float dot = 0;
 #pragma omp simd reduction(+ : dot)
   for (int64_t j = 0; j < D; ++j) dot += dy[j] * weight[j] * x[j];

@@ -55,19 +55,19 @@ TEST(Flops, GroupedQueriesAndOddWidthsAreCountedExactly) {
   model.set_head_dim(6);  // heads x head_dim = 24, not hidden
   model.set_vocabulary(11);
   model.set_sequence(5);
-  const int64_t hidden = 10, heads = 4 * 6, head = 11 * hidden;
-  const int64_t qkv = (4 + 2 * 2) * 6 * hidden, out = hidden * heads, up = 2 * 7 * hidden,
+  const int64_t hidden = 10, heads = int64_t{4} * 6, head = 11 * hidden;
+  const int64_t qkv = hidden * (4 + 2 * 2) * 6, out = hidden * heads, up = hidden * 2 * 7,
                 down = hidden * 7;
   const int64_t layer = qkv + out + up + down;
   EXPECT_EQ(MatrixParameters(model), 3 * layer + 2 * head);
   EXPECT_EQ(ActiveMatrixParameters(model), MatrixParameters(model));
-  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + 12 * 3 * heads * 5);
+  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + heads * 12 * 3 * 5);
   EXPECT_EQ(LayerForwardFlops(model), 2 * layer + 4 * heads * 5);
   EXPECT_EQ(HeadForwardFlops(model), 2 * head);
 
   model.set_tied_embeddings(true);  // one matrix less, the same work
   EXPECT_EQ(MatrixParameters(model), 3 * layer + head);
-  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + 12 * 3 * heads * 5);
+  EXPECT_EQ(TrainingFlopsPerToken(model), 6 * (3 * layer + head) + heads * 12 * 3 * 5);
 
   model.mutable_moe()->set_experts(9);
   model.mutable_moe()->set_top_k(2);

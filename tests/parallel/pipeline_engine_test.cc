@@ -108,13 +108,13 @@ TEST(PipelineEngine, SlotsHoldTheBoundariesThatExistAndWhatTheStageSaves) {
   const int64_t tensor = BytesFor({{"streams", DType::kI32, {FakeStage::kElements}}});
   std::vector<std::string> log;
   FakeStage only(0, 1, &log), first(0, 3, &log), middle(1, 3, &log), last(2, 3, &log);
-  EXPECT_EQ(PipelineEngine::SlotBytes({&only}, 5), 5 * 3 * tensor);
+  EXPECT_EQ(PipelineEngine::SlotBytes({&only}, 5), tensor * 5 * 3);
   EXPECT_EQ(PipelineEngine::SlotBytes({&first}, 1), 5 * tensor);
-  EXPECT_EQ(PipelineEngine::SlotBytes({&middle}, 3), 3 * 6 * tensor);
+  EXPECT_EQ(PipelineEngine::SlotBytes({&middle}, 3), tensor * 3 * 6);
   EXPECT_EQ(PipelineEngine::SlotBytes({&last}, 1), 4 * tensor);
   // Chunks take turns: the largest counts, and boundaries have the same place for all.
-  EXPECT_EQ(PipelineEngine::SlotBytes({&middle, &last}, 2), 2 * 6 * tensor);
-  EXPECT_EQ(PipelineEngine::SlotBytes({&first, &middle}, 2), 2 * 7 * tensor);
+  EXPECT_EQ(PipelineEngine::SlotBytes({&middle, &last}, 2), tensor * 2 * 6);
+  EXPECT_EQ(PipelineEngine::SlotBytes({&first, &middle}, 2), tensor * 2 * 7);
 }
 
 TEST(PipelineEngineDeathTest, DiesWhenAProgramUsesMoreSlotsThanPromised) {

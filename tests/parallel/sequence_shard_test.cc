@@ -11,7 +11,7 @@ namespace {
 TEST(SequenceShard, EveryPositionIsOnOneRankInAscendingOrder) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
     for (int64_t block : {1, 2, 7}) {
-      const int64_t sequence = 2 * ranks * block;
+      const int64_t sequence = 2 * block * ranks;
       std::set<int64_t> positions;
       for (int rank = 0; rank < ranks; ++rank) {
         const SequenceShard shard = {.sequence = sequence, .ranks = ranks, .rank = rank};
@@ -46,7 +46,7 @@ TEST(SequenceShard, OneRankHoldsASequenceOfAnyLengthAsItIs) {
 // The keys that a rank's queries see, counted one by one.
 TEST(SequenceShard, EveryRankSeesTheSameNumberOfTokens) {
   for (int ranks = 1; ranks <= 6; ++ranks) {
-    const int64_t sequence = 10 * ranks;
+    const int64_t sequence = int64_t{10} * ranks;
     for (int rank = 0; rank < ranks; ++rank) {
       const SequenceShard shard = {.sequence = sequence, .ranks = ranks, .rank = rank};
       int64_t seen = 0;

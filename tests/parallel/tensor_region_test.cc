@@ -14,7 +14,7 @@ constexpr int64_t kRows = 12, kColumns = 2;
 
 // What rank `rank` holds at row n, column c: whole numbers, so that sums are exact.
 float ValueOf(int rank, int64_t n, int64_t c) {
-  return static_cast<float>(100 * (rank + 1) + kColumns * n + c);
+  return static_cast<float>(int64_t{100} * (rank + 1) + kColumns * n + c);
 }
 float SumOf(int ranks, int64_t n, int64_t c) {
   float sum = 0;

@@ -34,6 +34,7 @@ TEST(ThreadTransport, MessagesOfOneChannelArriveInOrder) {
         requests.push_back(transport.Receive(Bytes(in[i]), peer, tag));
       }
     }
+    // NOLINTNEXTLINE(modernize-loop-convert): backwards, and there are no reverse views
     for (auto request = requests.rbegin(); request != requests.rend(); ++request) {
       transport.Wait(*request, "test");
     }

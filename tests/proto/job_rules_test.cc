@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "proto/job_spec.h"
 
 namespace twinstream {
@@ -215,7 +216,7 @@ std::vector<Leaf> Leaves() {
 JobSpec WithLeaf(const Leaf& leaf, const std::string& text) {
   std::string change = leaf.fields.back()->name() + ": " + text;
   for (size_t i = leaf.fields.size() - 1; i-- > 0;) {
-    change = leaf.fields[i]->name() + " { " + change + " }";
+    change = absl::StrCat(leaf.fields[i]->name(), " { ", change, " }");
   }
   return With(change);
 }

@@ -130,7 +130,7 @@ std::set<Pair> AllPairs(const std::vector<Option>& options) {
 std::vector<Pair> PairsOf(const Choice& choice) {
   std::vector<Pair> pairs;
   for (size_t i = 0; i < choice.size(); ++i) {
-    for (size_t j = i + 1; j < choice.size(); ++j) pairs.push_back({i, choice[i], j, choice[j]});
+    for (size_t j = i + 1; j < choice.size(); ++j) pairs.emplace_back(i, choice[i], j, choice[j]);
   }
   return pairs;
 }

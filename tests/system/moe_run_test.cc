@@ -23,7 +23,7 @@
 namespace twinstream::testing {
 namespace {
 
-constexpr int64_t kLayers = 2, kExperts = 12, kTopK = 3, kTokens = 12 * 16;
+constexpr int64_t kLayers = 2, kExperts = 12, kTopK = 3, kTokens = int64_t{12} * 16;
 
 // Two of TinyJob's layers; its 12 sequences in micro-batches of `together` over all data ranks.
 JobSpec MoeJob(const Layout& layout, int64_t together) {

@@ -181,13 +181,16 @@ struct Laid {
 // -1 between any two.
 Laid LayOut(int ranks, int parts, const std::function<std::vector<int32_t>(int, int)>& contents) {
   Laid laid;
-  laid.begins.resize(static_cast<size_t>(ranks * parts));
+  const auto place = [&](int r, int i) {
+    return static_cast<size_t>(r) * static_cast<size_t>(parts) + static_cast<size_t>(i);
+  };
+  laid.begins.resize(place(ranks, 0));
   laid.counts.resize(laid.begins.size());
   for (int i = parts - 1; i >= 0; --i) {
     for (int r = 0; r < ranks; ++r) {
       const std::vector<int32_t> part = contents(r, i);
-      laid.begins[static_cast<size_t>(r * parts + i)] = static_cast<int64_t>(laid.rows.size() / 2);
-      laid.counts[static_cast<size_t>(r * parts + i)] = static_cast<int64_t>(part.size() / 2);
+      laid.begins[place(r, i)] = static_cast<int64_t>(laid.rows.size() / 2);
+      laid.counts[place(r, i)] = static_cast<int64_t>(part.size() / 2);
       laid.rows.insert(laid.rows.end(), part.begin(), part.end());
       laid.rows.insert(laid.rows.end(), {-1, -1});
     }

@@ -20,7 +20,7 @@ using Values = std::vector<uint32_t>;
 
 uint32_t* Data(Tensor tensor) { return reinterpret_cast<uint32_t*>(tensor.data()); }
 uint32_t Token(int micro_batch, int64_t i) {
-  return static_cast<uint32_t>(1000003 * (micro_batch + 1) + i);
+  return static_cast<uint32_t>(int64_t{1000003} * (micro_batch + 1) + i);
 }
 uint32_t Output(int stage, uint32_t input) { return 3 * input + static_cast<uint32_t>(stage) + 1; }
 uint32_t InputGradient(int stage, uint32_t d_output, uint32_t input) {
