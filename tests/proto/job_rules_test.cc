@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_cat.h"
 #include "proto/job_spec.h"
 
 namespace twinstream {
