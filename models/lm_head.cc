@@ -7,10 +7,22 @@
 namespace twinstream {
 namespace {
 
-// Logits of one block: 8 MiB of float32 stay in a last-level cache between the product and the
-// softmax, and enough rows remain for the products to run at full speed.
-constexpr int64_t kBlockElements = 2 << 20;
-constexpr int64_t kSmallestBlock = 128;  // rows
+// Enough rows that oneDNN copies the operands of the gradient of h into its own layout, even for
+// hidden 512: below 1 / rows + 1 / hidden = 0.0038 it does not, and on AVX2 is half as fast.
+constexpr int64_t kBlockRows = 768;
+// A panel stays in cache from its product to its softmax, and in the backward from its gradient to
+// both products of that.
+constexpr int64_t kPanelColumns = 1000;
+
+int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A row of a panel ends with a cache line, and the next one is not where caches have no more room:
+// a multiple of 1 KiB away.
+int64_t PanelColumns(int64_t columns, int64_t panels) {
+  constexpr int64_t kLine = 16, kBadStride = 256;  // float32
+  const int64_t even = DivideUp(DivideUp(columns, panels), kLine) * kLine;
+  return panels > 1 && even % kBadStride == 0 ? even + kLine : even;
+}
 
 }  // namespace
 
@@ -25,35 +37,54 @@ Parameter& DeclareHead(ModelContext& context) {
 
 LmHead::LmHead(ModelContext& context, Parameter& weight) : context_(context), weight_(weight) {
   const int64_t columns = SplitEvenly(context.model.vocabulary(), context.region.size(), 0).size();
-  block_rows_ = std::min(context.tokens(), std::max(kSmallestBlock, kBlockElements / columns));
+  block_rows_ = DivideUp(context.tokens(), DivideUp(context.tokens(), kBlockRows));
+  panels_ = DivideUp(columns, kPanelColumns);
+  panel_columns_ = PanelColumns(columns, panels_);
+}
+
+Range LmHead::Panel(int64_t panel) const {
+  const int64_t columns = weight_.rows();
+  return {std::min(columns, panel * panel_columns_),
+          std::min(columns, (panel + 1) * panel_columns_)};
 }
 
 int64_t LmHead::ScratchBytes() const {
-  const int64_t size = context_.region.size();
   const bool in_place = context_.activation == DType::kF32;  // GradientOf
-  const Shape logits = {block_rows_, SplitEvenly(context_.model.vocabulary(), size, 0).size()};
-  return BytesFor({{"logits", DType::kF32, logits},
-                   {"statistics", DType::kF32, {size, block_rows_, 3}},
+  const int64_t panel = block_rows_ * panel_columns_;
+  return BytesFor({{"logits", DType::kF32, {panels_, panel}},
+                   {"statistics", DType::kF32, {context_.region.size(), panels_ * block_rows_, 3}},
                    {"lse", DType::kF32, {block_rows_}},
-                   {"gradient", context_.activation, in_place ? Shape{0} : logits}});
+                   {"gradient", context_.activation, {in_place ? 0 : panel}},
+                   {"dh", DType::kF32, {block_rows_, context_.hidden()}}});
 }
 
 LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const {
   const Ops& ops = context_.ops;
   const TensorRegion& region = context_.region;
-  const int64_t rows = h.dim(0), columns = weight_.rows();
+  const int64_t rows = h.dim(0);
   const Block block = {
-      .logits = context_.scratch->Allocate(DType::kF32, {rows, columns}),
-      .statistics = context_.scratch->Allocate(DType::kF32, {region.size(), rows, 3}),
+      .logits = context_.scratch->Allocate(DType::kF32, {panels_, rows * panel_columns_}),
       .lse = context_.scratch->Allocate(DType::kF32, {rows})};
-  ops.Matmul(block.logits, h, weight_.value, {.transpose_b = true});
-  ops.LogitStatistics(block.statistics.At(region.rank()), block.logits, targets, first_row());
-  region.Gather(block.statistics, PieceCounts(static_cast<size_t>(region.size()), rows * 3));
-  ops.MergeLogitStatistics(block.lse, sums, block.statistics, targets);
+  const Tensor statistics =
+      context_.scratch->Allocate(DType::kF32, {region.size() * panels_, rows, 3});
+  for (int64_t panel = 0; panel < panels_; ++panel) {
+    const Range columns = Panel(panel);
+    const Tensor logits = LogitsOf(block, panel);
+    ops.Matmul(logits, h, weight_.value.Rows(columns.begin, columns.end), {.transpose_b = true});
+    ops.LogitStatistics(statistics.At(region.rank() * panels_ + panel), logits, targets,
+                        first_row() + columns.begin);
+  }
+  region.Gather(statistics, PieceCounts(static_cast<size_t>(region.size()), panels_ * rows * 3));
+  ops.MergeLogitStatistics(block.lse, sums, statistics, targets);
   return block;
 }
 
-// Where the gradient of a block's logits goes: into their place if it is as wide as they are.
+Tensor LmHead::LogitsOf(const Block& block, int64_t panel) const {
+  const int64_t rows = block.lse.dim(0), columns = Panel(panel).size();
+  return block.logits.At(panel).Rows(0, rows * columns).Reshape({rows, columns});
+}
+
+// Where the gradient of a panel's logits goes: into their place if it is as wide as they are.
 Tensor LmHead::GradientOf(Tensor logits) const {
   if (context_.activation == logits.dtype()) return logits;
   return context_.scratch->Allocate(context_.activation, logits.shape());
@@ -75,11 +106,18 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
     ScratchScope scope(*context_.scratch);
     const Tensor rows = h.Rows(begin, end), row_targets = targets.Rows(begin, end);
     const Block block = ForwardBlock(rows, row_targets, sums);
-    const Tensor gradient = GradientOf(block.logits);
-    ops.LogitGradient(gradient, block.logits, row_targets, block.lse, first_row(),
-                      {.z_loss = z_loss, .total = gradient_scale});
-    ops.Matmul(weight_.gradient, gradient, rows, {.transpose_a = true, .accumulate = true});
-    ops.Matmul(rows, gradient, weight_.value, {});
+    const Tensor dh = context_.scratch->Allocate(DType::kF32, rows.shape());
+    for (int64_t panel = 0; panel < panels_; ++panel) {
+      ScratchScope panel_scope(*context_.scratch);
+      const auto [first, last] = Panel(panel);
+      const Tensor logits = LogitsOf(block, panel), gradient = GradientOf(logits);
+      ops.LogitGradient(gradient, logits, row_targets, block.lse, first_row() + first,
+                        {.z_loss = z_loss, .total = gradient_scale});
+      ops.Matmul(weight_.gradient.Rows(first, last), gradient, rows,
+                 {.transpose_a = true, .accumulate = true});
+      ops.Matmul(dh, gradient, weight_.value.Rows(first, last), {.accumulate = panel > 0});
+    }
+    ops.Cast(rows, dh);
   }
 }
 

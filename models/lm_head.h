@@ -1,6 +1,7 @@
 // LmHead: vocabulary product and cross-entropy, vocabulary split over the tensor ranks. Works
-// through blocks of rows, so that the logits [N, V] never exist as a whole, on any rank. Logits and
-// statistics are float32; the logits' gradient has the dtype of activations.
+// through blocks of rows, whose logits it holds in panels of some columns each, so that logits of
+// more than a block never exist on any rank. Logits and statistics are float32; the logits'
+// gradient has the dtype of activations.
 #pragma once
 
 #include "models/context.h"
@@ -26,16 +27,21 @@ class LmHead {
   void Logits(Tensor h, Tensor logits) const;
 
  private:
+  // Logits, softmax statistics and log-sum-exp of some rows, in scratch.
   struct Block {
-    Tensor logits, statistics, lse;
+    Tensor logits;  // [panels, rows * panel_columns_]
+    Tensor lse;     // [rows]
   };
-  Block ForwardBlock(Tensor h, Tensor targets, Tensor sums) const;  // in scratch
+  Block ForwardBlock(Tensor h, Tensor targets, Tensor sums) const;
+  // Rows of the own weight that make panel `panel`. The last ones may be none.
+  Range Panel(int64_t panel) const;
+  Tensor LogitsOf(const Block& block, int64_t panel) const;  // [rows, columns]
   Tensor GradientOf(Tensor logits) const;
   int64_t first_row() const { return weight_.spec.boxes[0].box.begin[0]; }
 
   ModelContext& context_;
   Parameter& weight_;
-  int64_t block_rows_;  // the same on every tensor rank
+  int64_t block_rows_, panels_, panel_columns_;  // the same on every tensor rank
 };
 
 }  // namespace twinstream
