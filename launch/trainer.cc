@@ -282,7 +282,7 @@ void Trainer::GradientsReady(Range parameters) { optimizer_.StartReduce(paramete
 StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
                          bool stop_requested) {
   const ObservedSpan step(*observer_, {SpanKind::kStep, "step"});
-  parameters_.ZeroGradients(device_.ops());
+  parameters_.ClearGradients(device_.ops());
   {
     const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
     Run(TransformerStage::Pass::kTraining, batch, training_, *observer_);

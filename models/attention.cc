@@ -57,7 +57,8 @@ Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm)
                        .boxes = {{rows(0, q)},
                                  {rows(H, kv.range), kv.primary},
                                  {rows(H + K, kv.range), kv.primary, ValueInitialGain(model)}},
-                       .init_std = InitialStd(model, WeightRole::kQkv, layer)};
+                       .init_std = InitialStd(model, WeightRole::kQkv, layer),
+                       .first_overwrites = true};
   if (kv.shared) {
     qkv.sum_over_tensor = true;
     qkv.shared = Box::Range(qkv_shape, 0, H * D, (H + 2 * K) * D);
@@ -65,11 +66,12 @@ Attention::Attention(ModelContext& context, int64_t layer, bool qkv_norm)
   qkv_ = &context.parameters.Declare(qkv);
 
   const Shape out_shape = {C, H * D};
-  out_ = &context.parameters.Declare(
-      {.name = prefix + "out.weight",
-       .global = out_shape,
-       .boxes = {{Box::Range(out_shape, 1, q.begin * D, q.end * D)}},
-       .init_std = InitialStd(model, WeightRole::kAttentionOut, layer)});
+  out_ =
+      &context.parameters.Declare({.name = prefix + "out.weight",
+                                   .global = out_shape,
+                                   .boxes = {{Box::Range(out_shape, 1, q.begin * D, q.end * D)}},
+                                   .init_std = InitialStd(model, WeightRole::kAttentionOut, layer),
+                                   .first_overwrites = true});
 
   // Each rank norms its own heads, so these gradients are parts whatever happens to the tokens.
   if (qkv_norm || model.qk_norm()) {
@@ -154,9 +156,10 @@ void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 }
 
 void Attention::BackwardWeight(Tensor h, Tensor d_o, Saved saved) {
-  const MatmulOptions accumulate = {.transpose_a = true, .accumulate = true};
-  context_.ops.Matmul(qkv_->gradient, saved[kQkv], h, accumulate);
-  context_.ops.Matmul(out_->gradient, d_o, saved[kContext], accumulate);
+  context_.ops.Matmul(qkv_->gradient, saved[kQkv], h,
+                      {.transpose_a = true, .accumulate = qkv_->HasGradient()});
+  context_.ops.Matmul(out_->gradient, d_o, saved[kContext],
+                      {.transpose_a = true, .accumulate = out_->HasGradient()});
 }
 
 }  // namespace twinstream

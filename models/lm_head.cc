@@ -32,7 +32,8 @@ Parameter& DeclareHead(ModelContext& context) {
   return context.parameters.Declare({.name = "head.weight",
                                      .global = shape,
                                      .boxes = {{Box::Range(shape, 0, rows.begin, rows.end)}},
-                                     .init_std = InitialStd(context.model, WeightRole::kHead, 0)});
+                                     .init_std = InitialStd(context.model, WeightRole::kHead, 0),
+                                     .first_overwrites = true});
 }
 
 LmHead::LmHead(ModelContext& context, Parameter& weight) : context_(context), weight_(weight) {
@@ -106,6 +107,8 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
     ScratchScope scope(*context_.scratch);
     const Tensor rows = h.Rows(begin, end), row_targets = targets.Rows(begin, end);
     const Block block = ForwardBlock(rows, row_targets, sums);
+    // A tied weight has the embedding's contributions too, and was zeroed.
+    const bool add = !weight_.spec.first_overwrites || weight_.HasGradient();
     const Tensor dh = context_.scratch->Allocate(DType::kF32, rows.shape());
     for (int64_t panel = 0; panel < panels_; ++panel) {
       ScratchScope panel_scope(*context_.scratch);
@@ -114,7 +117,7 @@ void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss
       ops.LogitGradient(gradient, logits, row_targets, block.lse, first_row() + first,
                         {.z_loss = z_loss, .total = gradient_scale});
       ops.Matmul(weight_.gradient.Rows(first, last), gradient, rows,
-                 {.transpose_a = true, .accumulate = true});
+                 {.transpose_a = true, .accumulate = add});
       ops.Matmul(dh, gradient, weight_.value.Rows(first, last), {.accumulate = panel > 0});
     }
     ops.Cast(rows, dh);

@@ -22,11 +22,13 @@ Mlp::Mlp(ModelContext& context, int64_t layer) : context_(context) {
        .global = up,
        .boxes = {{Box::Range(up, 0, columns.begin, columns.end)},
                  {Box::Range(up, 0, F + columns.begin, F + columns.end)}},
-       .init_std = InitialStd(model, WeightRole::kMlpUp, layer)});
+       .init_std = InitialStd(model, WeightRole::kMlpUp, layer),
+       .first_overwrites = true});
   down_ = &context.parameters.Declare({.name = prefix + "down.weight",
                                        .global = down,
                                        .boxes = {{Box::Range(down, 1, columns.begin, columns.end)}},
-                                       .init_std = InitialStd(model, WeightRole::kMlpDown, layer)});
+                                       .init_std = InitialStd(model, WeightRole::kMlpDown, layer),
+                                       .first_overwrites = true});
 }
 
 std::vector<TensorSpec> Mlp::SavedSpecs() const {
@@ -57,9 +59,10 @@ void Mlp::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 }
 
 void Mlp::BackwardWeight(Tensor h, Tensor d_o, Saved saved) {
-  const MatmulOptions accumulate = {.transpose_a = true, .accumulate = true};
-  context_.ops.Matmul(up_->gradient, saved[kUp], h, accumulate);
-  context_.ops.Matmul(down_->gradient, d_o, saved[kActivation], accumulate);
+  context_.ops.Matmul(up_->gradient, saved[kUp], h,
+                      {.transpose_a = true, .accumulate = up_->HasGradient()});
+  context_.ops.Matmul(down_->gradient, d_o, saved[kActivation],
+                      {.transpose_a = true, .accumulate = down_->HasGradient()});
 }
 
 }  // namespace twinstream

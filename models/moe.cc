@@ -72,15 +72,18 @@ void Moe::DeclareParameters(int64_t layer) {
                                           .boxes = {{Box::Whole(router), region.rank() == 0}},
                                           .init_std = InitialStd(model, WeightRole::kRouter, layer),
                                           .sum_over_tensor = region.size() > 1,
-                                          .float32 = true});
+                                          .float32 = true,
+                                          .first_overwrites = true});
   ParameterSpec ups = {.name = prefix + "up.weight",
                        .global = up,
                        .init_std = InitialStd(model, WeightRole::kMlpUp, layer),
-                       .replicas = GridGroup::kExpertReplicas};
+                       .replicas = GridGroup::kExpertReplicas,
+                       .first_overwrites = true};
   ParameterSpec downs = {.name = prefix + "down.weight",
                          .global = down,
                          .init_std = InitialStd(model, WeightRole::kMlpDown, layer),
-                         .replicas = GridGroup::kExpertReplicas};
+                         .replicas = GridGroup::kExpertReplicas,
+                         .first_overwrites = true};
   // An expert's values and gates lie one below the other, as an Mlp's.
   for (int64_t e = first; e < first + experts_; ++e) {
     for (int64_t begin : {columns.begin, F + columns.begin}) {
@@ -262,13 +265,15 @@ void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
   const Ops& ops = context_.ops;
   PlanExchange(saved);
   ops.Matmul(router_->gradient, saved[kProbabilities], h,
-             {.transpose_a = true, .accumulate = true});
-  const MatmulOptions product = {.transpose_a = true, .accumulate = true, .varying = true};
+             {.transpose_a = true, .accumulate = router_->HasGradient()});
+  const MatmulOptions to_up = {
+      .transpose_a = true, .accumulate = up_->HasGradient(), .varying = true};
+  const MatmulOptions to_down = {
+      .transpose_a = true, .accumulate = down_->HasGradient(), .varying = true};
   for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]),
-               product);
+    ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), to_up);
     ops.Matmul(DownOf(down_->gradient, e), RowsOf(e, saved[kGradientRows]),
-               RowsOf(e, saved[kActivation]), product);
+               RowsOf(e, saved[kActivation]), to_down);
   }
 }
 

@@ -128,10 +128,12 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
   }
 }
 
-void ParameterStore::ZeroGradients(const Ops& ops) {
+void ParameterStore::ClearGradients(const Ops& ops) {
   if (gradients_.bytes() == 0) return;
-  const int64_t elements = gradients_.bytes() / SizeOf(DType::kF32);
-  ops.Zero(Tensor(gradients_.data(), DType::kF32, Shape{elements}));
+  for (const auto& parameter : parameters_) {
+    parameter->has_gradient = false;
+    if (!parameter->spec.first_overwrites) ops.Zero(parameter->gradient);
+  }
 }
 
 std::vector<Piece> ParameterStore::ValuePieces() const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
@@ -49,6 +50,9 @@ struct ParameterSpec {
   bool sum_over_stages = false;
   // A float32 value whatever the dtype of the store's matrices.
   bool float32 = false;
+  // The step's first contribution to the gradient overwrites it (Parameter::HasGradient), which
+  // saves a pass of zeros over memory and the product's reading them. All of it must be written.
+  bool first_overwrites = false;
 };
 
 struct Parameter {
@@ -58,6 +62,10 @@ struct Parameter {
   // copy of a float32 master weight, which the optimizer holds.
   Tensor value, gradient;
   int64_t rows() const { return value.dim(0); }
+  // With first_overwrites: whether something has been contributed since ClearGradients, which the
+  // caller is about to do.
+  bool HasGradient() { return std::exchange(has_gradient, true); }
+  bool has_gradient = false;
 };
 
 // Local shape of a parameter with these boxes: [rows of all boxes, ...].
@@ -88,7 +96,8 @@ class ParameterStore {
   void Materialize(Device& device, Gradients gradients);
   // All values: as InitializeRows.
   void Initialize(Device& device, uint64_t seed);
-  void ZeroGradients(const class Ops& ops);
+  // Before a step: zeros, but for those that the first contribution overwrites.
+  void ClearGradients(const class Ops& ops);
 
   // All values of this rank, replicas included.
   std::vector<Piece> ValuePieces() const;

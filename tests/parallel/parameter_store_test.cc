@@ -163,15 +163,32 @@ TEST_F(ParameterStoreTest, LargeTensorsAreInitialisedWhole) {
   EXPECT_EQ(Floats(parameter.value), expected);
 }
 
-TEST_F(ParameterStoreTest, ZeroGradientsReachesEveryGradientAndNoValue) {
+TEST_F(ParameterStoreTest, ClearGradientsReachesEveryGradientAndNoValue) {
   store_.Materialize(*device_, Gradients::kAllocated);
   for (const auto& parameter : store_.parameters())
     for (const Tensor& tensor : {parameter->value, parameter->gradient})
       std::fill_n(tensor.As<float>(), tensor.elements(), 4.0F);
-  store_.ZeroGradients(device_->ops());
+  store_.ClearGradients(device_->ops());
   for (const auto& parameter : store_.parameters()) {
     EXPECT_THAT(Floats(parameter->gradient), Each(0.0F));
     EXPECT_THAT(Floats(parameter->value), Each(4.0F));
+  }
+}
+
+TEST_F(ParameterStoreTest, TheFirstContributionOfAStepIsToldSo) {
+  ParameterSpec spec;
+  spec.name = "written";
+  spec.global = {2, 3};
+  spec.boxes = {{Box::Whole(spec.global)}};
+  spec.first_overwrites = true;
+  ParameterStore store;
+  Parameter& parameter = store.Declare(spec);
+  store.Materialize(*device_, Gradients::kAllocated);
+  for (int step = 0; step < 2; ++step) {
+    store.ClearGradients(device_->ops());
+    EXPECT_FALSE(parameter.HasGradient());
+    EXPECT_TRUE(parameter.HasGradient());
+    EXPECT_TRUE(parameter.HasGradient());
   }
 }
 
