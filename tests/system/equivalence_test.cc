@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launch/expected_rounding.h"
 #include "parallel/grid_shape.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
@@ -77,6 +78,7 @@ std::vector<Option> Options() {
       {.values = {"", "parallel { shard_optimizer: false }"}, .with_every_layout = false},
       EnumValues(ParallelSpec::Recompute_descriptor(), "parallel { recompute: "),
       {.values = {"train { microbatch: 1 }", "train { microbatch: 2 }"}},
+      {.values = {"", "train { precision: BF16 }"}, .with_every_layout = false},
   };
 }
 
@@ -109,7 +111,12 @@ void ExpectOneRanksResult(const JobSpec& job, const std::string& text) {
   const RunSpan span = {.last = 2};
   const RunRecord run = RunSteps(job, span);
   const RunRecord reference = RunSteps(ResolveJobSpec(alone, 1), span);
-  ExpectWithinRounding(run, reference);
+  if (job.train().precision() == TrainSpec::FP32) return ExpectWithinRounding(run, reference);
+  // Of the first update: Adam takes later ones from weights that are whole learning rates apart.
+  const ExpectedRounding expected = ExpectedRoundingOf(job);
+  EXPECT_LE(LargestRelative({run.losses[0]}, {reference.losses[0]}), expected.loss);
+  EXPECT_LE(LargestRelative({run.gradient_norms[0]}, {reference.gradient_norms[0]}), expected.norm);
+  EXPECT_EQ(run.unequal_replicas, 0);
 }
 
 // Values a of option i and b of option j, i < j.
