@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace twinstream {
@@ -47,12 +48,17 @@ inline int64_t GrainFor(int64_t work) {
 }
 
 // This thread's temporaries, until the next call: grown at the first step, the same memory
-// afterwards. `Owner` keeps the memory of kernels that call each other apart.
+// afterwards; from the begin of a cache line on. `Owner` keeps the memory of kernels that call each
+// other apart.
 template <class Owner>
 float* ThreadScratch(int64_t floats) {
+  constexpr size_t kLine = 64;
   thread_local std::vector<float> memory;
-  if (memory.size() < static_cast<size_t>(floats)) memory.resize(static_cast<size_t>(floats));
-  return memory.data();
+  const size_t needed = static_cast<size_t>(floats) + kLine / sizeof(float);
+  if (memory.size() < needed) memory.resize(needed);
+  void* begin = memory.data();
+  size_t bytes = memory.size() * sizeof(float);
+  return static_cast<float*>(std::align(kLine, 1, begin, bytes));
 }
 
 }  // namespace twinstream

@@ -1,0 +1,226 @@
+// What the forward and the backward of attention share: which scores a call computes, in blocks of
+// query rows, and the products of a block.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "core/cpu/small_product.h"
+#include "core/cpu/vector_math.h"
+#include "core/ops.h"
+
+namespace twinstream {
+
+// Whole tiles of SmallProduct. Larger blocks compute more of what the causal mask hides, smaller
+// ones read keys and values more often; 48 rows of scores over 2048 keys fit a second-level cache.
+constexpr int64_t kBlockRows = 48;
+
+// Query rows [begin, end) of one head and the keys [key_begin, key_end) that the last of them sees.
+// The first one does not see the last `hidden` of these, the second one key more, and so on.
+struct ScoreBlock {
+  int64_t begin, end, key_begin, key_end, hidden;
+  int64_t rows() const { return end - begin; }
+  int64_t keys() const { return key_end - key_begin; }
+  int64_t Visible(int64_t i) const { return keys() - std::max<int64_t>(0, hidden - i); }
+};
+
+enum class ScoreForm { kTriangle, kRectangle };
+
+// The scores that a call computes of every head.
+struct ScoreArea {
+  ScoreForm form;
+  AttentionRectangle rows;  // the triangle's bounds, or the rectangle
+
+  static ScoreArea Triangle(int64_t T) {
+    return {ScoreForm::kTriangle, {.query_end = T, .key_end = T}};
+  }
+  static ScoreArea Rectangle(const AttentionRectangle& rectangle, int64_t T) {
+    const auto [query_begin, query_end, key_begin, key_end] = rectangle;
+    Check(0 <= query_begin && query_begin <= query_end && query_end <= T && 0 <= key_begin &&
+              key_begin < key_end && key_end <= T,
+          "queries %d to %d against keys %d to %d of %d tokens", query_begin, query_end, key_begin,
+          key_end, T);
+    return {ScoreForm::kRectangle, rectangle};
+  }
+  int64_t keys() const { return rows.key_end - rows.key_begin; }
+  int64_t blocks() const {
+    return (rows.query_end - rows.query_begin + kBlockRows - 1) / kBlockRows;
+  }
+  ScoreBlock At(int64_t i) const {
+    const int64_t begin = rows.query_begin + i * kBlockRows,
+                  end = std::min(rows.query_end, begin + kBlockRows);
+    if (form == ScoreForm::kTriangle) return {begin, end, 0, end, end - begin - 1};
+    return {begin, end, rows.key_begin, rows.key_end, 0};
+  }
+};
+
+// The rows [D] of a tensor's heads, wherever they lie: float32 or bf16.
+class HeadRows {
+ public:
+  // q, k, v or a gradient of them: [B, count, T, D].
+  static HeadRows HeadMajor(Tensor tensor, const AttentionShape& shape, int64_t count) {
+    const int64_t T = shape.sequence, D = shape.head_dim;
+    Check(tensor.elements() == shape.batch * count * T * D, "heads %s for [%d, %d, %d, %d]",
+          tensor.shape(), shape.batch, count, T, D);
+    return HeadRows(tensor, D, {count * T * D, T * D, D});
+  }
+  // out or its gradient: [B*T, H*D].
+  static HeadRows TokenMajor(Tensor tensor, const AttentionShape& shape) {
+    const int64_t H = shape.heads, D = shape.head_dim;
+    Check(tensor.elements() == shape.rows() * H * D, "heads %s for [%d, %d]", tensor.shape(),
+          shape.rows(), H * D);
+    return HeadRows(tensor, D, {shape.sequence * H * D, D, H * D});
+  }
+
+  // Those of head (b, h).
+  HeadRows Of(int64_t b, int64_t h) const {
+    HeadRows head = *this;
+    head.first_ += b * steps_.batch + h * steps_.head;
+    return head;
+  }
+  // to [D] <- row t of the head.
+  void Read(int64_t t, float* to) const {
+    With(t, [&](const auto* row) { VectorLoop(D_, [=](int64_t d) { to[d] = row[d]; }); });
+  }
+  // Row t of the head <- factor from [D].
+  void Write(int64_t t, const float* from, float factor) const {
+    With(t, [&](auto* row) { VectorLoop(D_, [=](int64_t d) { row[d] = factor * from[d]; }); });
+  }
+  // Row t of the head <- own_factor times itself + factor from [D].
+  void Merge(int64_t t, float own_factor, const float* from, float factor) const {
+    With(t, [&](auto* row) {
+      VectorLoop(D_, [=](int64_t d) { row[d] = own_factor * row[d] + factor * from[d]; });
+    });
+  }
+  // sum over d of row t times with [D].
+  float Product(int64_t t, const float* with) const {
+    float sum = 0;
+    With(t, [&](const auto* row) {
+      sum = VectorSum(D_, [=](int64_t d) -> float { return row[d] * with[d]; });
+    });
+    return sum;
+  }
+
+ private:
+  struct Steps {  // elements
+    int64_t batch, head, row;
+  };
+  HeadRows(Tensor tensor, int64_t D, Steps steps)
+      : data_(tensor.data()), bf16_(tensor.dtype() == DType::kBF16), D_(D), steps_(steps) {
+    Check(bf16_ || tensor.dtype() == DType::kF32, "heads of %s", NameOf(tensor.dtype()));
+  }
+  template <class F>
+  void With(int64_t t, F f) const {
+    const int64_t offset = first_ + t * steps_.row;
+    if (bf16_) return f(reinterpret_cast<BFloat16*>(data_) + offset);
+    f(reinterpret_cast<float*>(data_) + offset);
+  }
+
+  std::byte* data_;
+  bool bf16_;
+  int64_t D_;
+  Steps steps_;
+  int64_t first_ = 0;
+};
+
+inline float ScoreScale(const AttentionShape& shape) {
+  return 1 / std::sqrt(static_cast<float>(shape.head_dim));
+}
+
+// What all heads of a call have in common: the keys that it looks at, and sizes.
+struct AttentionFrame {
+  AttentionFrame(const AttentionShape& shape, const ScoreArea& area_in)
+      : area(area_in),
+        D(shape.head_dim),
+        padded_D(PaddedToPanels(D)),
+        keys(area.keys()),
+        padded_keys(PaddedToPanels(keys)),
+        // No power of two: rows of scores shall not meet in the same lines of a cache.
+        score_stride(padded_keys + kPanelColumns),
+        scale(ScoreScale(shape)) {}
+
+  int64_t key(int64_t i) const { return area.rows.key_begin + i; }
+  int64_t scores() const { return kBlockRows * score_stride; }
+  int64_t block_rows() const { return kBlockRows * padded_D; }
+  int64_t panels() const { return padded_keys * padded_D; }
+
+  const ScoreArea& area;
+  int64_t D, padded_D, keys, padded_keys, score_stride;
+  float scale;
+};
+
+// Cuts a thread's scratch into parts.
+class Parts {
+ public:
+  explicit Parts(float* memory) : next_(memory) {}
+  float* Take(int64_t floats) {
+    float* const part = next_;
+    next_ += floats;
+    return part;
+  }
+
+ private:
+  float* next_;
+};
+
+// Panels of rows' transpose [D, keys]: the right operand of scores. row: [D].
+inline void PackTransposed(const AttentionFrame& frame, const HeadRows& rows, float* row,
+                           float* panels) {
+  for (int64_t i = 0; i < frame.padded_keys; ++i) {
+    float* const column = panels + i / kPanelColumns * frame.D * kPanelColumns + i % kPanelColumns;
+    if (i < frame.keys) {
+      rows.Read(frame.key(i), row);
+    } else {
+      std::fill_n(row, frame.D, 0.0F);
+    }
+    for (int64_t d = 0; d < frame.D; ++d) column[d * kPanelColumns] = row[d];
+  }
+}
+
+// Panels of rows [keys, padded D]: the right operand of sums over keys. row: [padded D].
+inline void PackRows(const AttentionFrame& frame, const HeadRows& rows, float* row, float* panels) {
+  std::fill_n(row, frame.padded_D, 0.0F);
+  for (int64_t i = 0; i < frame.keys; ++i) {
+    rows.Read(frame.key(i), row);
+    for (int64_t d = 0; d < frame.padded_D; d += kPanelColumns) {
+      std::copy_n(row + d, kPanelColumns, panels + d * frame.keys + i * kPanelColumns);
+    }
+  }
+}
+
+// to [rows, padded D] <- the block's rows.
+inline void ReadBlock(const AttentionFrame& frame, const ScoreBlock& block, const HeadRows& rows,
+                      float* to) {
+  for (int64_t i = 0; i < block.rows(); ++i) {
+    float* const row = to + i * frame.padded_D;
+    rows.Read(block.begin + i, row);
+    std::fill(row + frame.D, row + frame.padded_D, 0.0F);
+  }
+}
+
+// scores [rows, keys] <- rows [rows, padded D] times transposed keys or values in panels.
+inline void Scores(const AttentionFrame& frame, const ScoreBlock& block, const float* rows,
+                   const float* panels, float* scores) {
+  SmallProduct({block.rows(), PaddedToPanels(block.keys()), frame.D},
+               {scores, frame.score_stride, false}, LeftOperand::Rows(rows, frame.padded_D),
+               RightOperand::Panels(panels, frame.D));
+}
+
+// result [rows, padded D] = or += scores [rows, keys] times rows of keys or values in panels.
+inline void SumOverKeys(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
+                        const float* panels, ProductResult result) {
+  SmallProduct({block.rows(), frame.padded_D, block.keys()}, result,
+               LeftOperand::Rows(scores, frame.score_stride),
+               RightOperand::Panels(panels, frame.keys));
+}
+
+// sums [keys, padded D] += scores' times rows [rows, padded D].
+inline void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
+                        const float* rows, float* sums) {
+  SmallProduct({block.keys(), frame.padded_D, block.rows()}, {sums, frame.padded_D, true},
+               LeftOperand::Transposed(scores, frame.score_stride),
+               RightOperand::Rows(rows, frame.padded_D));
+}
+
+}  // namespace twinstream

@@ -1,0 +1,53 @@
+// Products of float32 matrices that fit the caches, on the calling thread: what attention needs.
+// oneDNN's products of such sizes have 60 to 75 % of the speed of its large ones on AVX2.
+#pragma once
+
+#include <cstdint>
+
+namespace twinstream {
+
+// A product works on this many columns at a time: the N of every product is a multiple.
+constexpr int64_t kPanelColumns = 16;
+inline int64_t PaddedToPanels(int64_t columns) {
+  return (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+}
+
+// The left operand: element (i, k) is data[i * row_stride + k * column_stride].
+struct LeftOperand {
+  const float* data;
+  int64_t row_stride, column_stride;
+
+  static LeftOperand Rows(const float* data, int64_t stride) { return {data, stride, 1}; }
+  // The transpose of the matrix whose rows lie so.
+  static LeftOperand Transposed(const float* data, int64_t stride) { return {data, 1, stride}; }
+};
+
+// The right operand, in panels: element (k, j) is
+// data[j / kPanelColumns * panel_stride + k * row_stride + j % kPanelColumns].
+struct RightOperand {
+  const float* data;
+  int64_t row_stride, panel_stride;
+
+  static RightOperand Rows(const float* data, int64_t stride) {
+    return {data, stride, kPanelColumns};
+  }
+  // Panels of K dense rows one after another: the next row is in the next cache line.
+  static RightOperand Panels(const float* data, int64_t K) {
+    return {data, kPanelColumns, K * kPanelColumns};
+  }
+};
+
+struct ProductResult {
+  float* data;
+  int64_t stride;  // from row to row
+  bool add;        // += instead of =
+};
+
+struct ProductSizes {
+  int64_t M, N, K;
+};
+
+// result [M, N] = or += a [M, K] b [K, N]. Every element is summed up in ascending k.
+void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand a, RightOperand b);
+
+}  // namespace twinstream
