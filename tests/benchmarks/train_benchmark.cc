@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -80,7 +81,7 @@ constexpr const char* kJob = R"(
 
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
 double Now() {
@@ -321,4 +322,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace twinstream
 
+// NOLINTNEXTLINE(bugprone-exception-escape): Runtime says of what the job dies
 int main(int argc, char** argv) { return twinstream::Main(argc, argv); }

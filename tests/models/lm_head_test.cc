@@ -10,7 +10,6 @@
 
 #include "absl/strings/str_format.h"
 #include "core/device.h"
-#include "parallel/initializer.h"
 #include "parallel/process_grid.h"
 #include "tests/testing/near.h"
 #include "tests/testing/run_ranks.h"
@@ -21,7 +20,6 @@ namespace {
 
 constexpr int64_t kBatch = 2, kSequence = 450, kTokens = kBatch * kSequence, kHidden = 8;
 constexpr float kZLoss = 0.1F, kGradientScale = 0.5F;
-constexpr uint64_t kSeed = 7;
 
 struct Case {
   int ranks;

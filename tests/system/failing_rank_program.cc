@@ -1,8 +1,8 @@
 // A job that fails as its argument says, for failure_test.sh: all ranks all-reduce for ever, until
 // something happens to rank 1, on its main thread or in an operation that it posted.
-#include <signal.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -52,6 +52,7 @@ void MultiplyUnderSignals() {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): one of the failures
 int main(int argc, char** argv) {
   twinstream::Runtime runtime(argc, argv);
   const absl::string_view what = argc > 1 ? argv[1] : "";
