@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_cat.h"
 #include "proto/job_spec.h"
 
 namespace twinstream {
