@@ -94,7 +94,7 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, do
 // FLOP/s of all ranks' devices together, measured at the same time, as they will work.
 double PeakFlops(Runtime& runtime, Device& device) {
   runtime.world().Barrier();
-  return AllReduceValue(runtime.world(), MeasurePeakFlops(device), Reduction::kSum);
+  return AllReduceValue(runtime.world(), MeasurePeakFlops(device, 1024), Reduction::kSum);
 }
 
 // Weights from the checkpoint, from train.initial_weights or from the seed.

@@ -75,10 +75,9 @@ bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
          std::getenv("OMPI_MCA_oob_tcp_keepalive_time") == nullptr;
 }
 
-double MeasurePeakFlops(Device& device) {
-  constexpr int64_t kSize = 1024;
+double MeasurePeakFlops(Device& device, int64_t size) {
   constexpr int kRepeats = 5;
-  const TensorSpec spec = {"operand", DType::kF32, {kSize, kSize}};
+  const TensorSpec spec = {"operand", DType::kF32, {size, size}};
   const Storage storage(device, 3 * BytesFor({spec}));
   const std::vector<Tensor> operands = TensorsIn(storage.data(), {{spec, spec, spec}});
   double best = std::numeric_limits<double>::infinity();  // seconds
@@ -89,7 +88,7 @@ double MeasurePeakFlops(Device& device) {
     best = std::min(
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  return 2.0 * kSize * kSize * kSize / best;
+  return 2 * std::pow(static_cast<double>(size), 3) / best;
 }
 
 }  // namespace twinstream

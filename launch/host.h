@@ -26,7 +26,7 @@ bool WatchedOnTerminal();
 // signs of life: it then takes minutes to notice that one of them cannot be reached any more.
 bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts);
 
-// FLOP/s of a float32 product of 1024-cubed on this device: the best of a few.
-double MeasurePeakFlops(Device& device);
+// FLOP/s of a float32 product of size x size matrices on this device: the best of a few.
+double MeasurePeakFlops(Device& device, int64_t size);
 
 }  // namespace twinstream

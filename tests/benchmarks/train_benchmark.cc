@@ -160,7 +160,7 @@ class Variant {
   double ProductFlops() {
     double flops = 0;
     Together([&] {
-      flops = MeasurePeakFlops(device_);
+      flops = MeasurePeakFlops(device_, 2048);
       if (!alone_) flops = AllReduceValue(runtime_.world(), flops, Reduction::kSum);
     });
     return flops;

@@ -1,11 +1,14 @@
 // After the first steps a step asks for no memory: neither from C++'s heap nor from the device.
 #include <dlfcn.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
+#include "dnnl.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/trainer.h"
 #include "tests/testing/run_ranks.h"
@@ -41,6 +44,10 @@ void* operator new[](size_t bytes) { return Allocate(bytes, __builtin_return_add
 
 namespace twinstream::testing {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The CPU device, counting what is asked of it.
 class CountingDevice final : public Device {
@@ -125,6 +132,53 @@ TEST(AllocationTest, StepsOfMixturesOfExpertsAllocateNothingEither) {
       EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
     }
   }
+}
+
+int64_t PageFaults() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt;
+}
+
+// Whoever maps memory for a while, as malloc does for large buffers, pays with a fault for every
+// page. oneDNN tells of each primitive that it is asked to create when it is asked to be verbose.
+TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
+  JobSpec tiny = TinyJob();
+  tiny.mutable_model()->set_hidden(256);
+  tiny.mutable_model()->set_heads(4);
+  tiny.mutable_model()->set_head_dim(64);
+  tiny.mutable_model()->set_kv_heads(4);
+  tiny.mutable_model()->set_ffn(688);
+  tiny.mutable_model()->set_vocabulary(2500);
+  tiny.mutable_model()->set_sequence(256);
+  tiny.mutable_train()->set_global_batch(2);
+  tiny.mutable_train()->set_microbatch(1);
+  const JobSpec job = OnLayout(tiny, Layout{});
+  RunRanks(1, [&](Transport& transport) {
+    const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
+    trainer.Materialize();
+    trainer.InitializeWeights();
+    const HostBatch batch = trainer.EmptyBatch();
+    int64_t step = 0;
+    const auto run = [&](int steps) {
+      for (int i = 0; i < steps; ++i) trainer.Step(batch, ++step, 1e-3, false);
+    };
+    const auto primitives = [&] {  // of a step
+      dnnl_set_verbose(2);
+      ::testing::internal::CaptureStdout();
+      run(1);
+      dnnl_set_verbose(0);
+      return ::testing::internal::GetCapturedStdout();
+    };
+    EXPECT_THAT(primitives(), AllOf(HasSubstr("create"), HasSubstr("exec")));
+    run(1);
+    const int64_t before = PageFaults();
+    run(3);
+    EXPECT_EQ(PageFaults(), before);
+
+    EXPECT_THAT(primitives(), AllOf(Not(HasSubstr("create")), HasSubstr("exec")));
+  });
 }
 
 }  // namespace
