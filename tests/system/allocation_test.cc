@@ -1,5 +1,6 @@
 // After the first steps a step asks for no memory: neither from C++'s heap nor from the device.
 #include <dlfcn.h>
+#include <dnnl.h>
 #include <sys/resource.h>
 
 #include <atomic>
@@ -7,7 +8,6 @@
 #include <cstring>
 #include <new>
 
-#include "dnnl.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/trainer.h"
