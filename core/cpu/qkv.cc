@@ -1,6 +1,7 @@
 // Head norms, rotary embedding and the change to head-major layout, in one pass over qkv.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "core/cpu/activation_type.h"
 #include "core/cpu/ops.h"
@@ -58,16 +59,39 @@ Operands<T> CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
           norms ? t.scales.As<float>() : nullptr};
 }
 
-// Row n = (b, position) of one head in [B, count, T, D].
+// f(D), as a constant where it is usual: loops over one head are so short that their set-up counts.
+template <class F>
+void WithHeadDim(int64_t D, F f) {
+  if (D == 64) return f(std::integral_constant<int64_t, 64>());
+  if (D == 128) return f(std::integral_constant<int64_t, 128>());
+  f(D);
+}
+
+// Row n of the tokens.
+struct Token {
+  int64_t n, b, position;
+};
+
+// Calls f(token) for rows [begin, end).
+template <class F>
+void ForEachToken(const AttentionShape& shape, int64_t begin, int64_t end, F f) {
+  Token token = {begin, begin / shape.sequence, begin % shape.sequence};
+  for (; token.n < end; ++token.n) {
+    f(token);
+    if (++token.position == shape.sequence) token = {token.n, token.b + 1, 0};
+  }
+}
+
+// A token's row of one head in [B, count, T, D].
 template <class T>
-T* HeadRow(const AttentionShape& shape, T* heads, const Head& head, int64_t n) {
-  const int64_t b = n / shape.sequence, position = n % shape.sequence;
-  return heads + ((b * head.count + head.index) * shape.sequence + position) * shape.head_dim;
+T* HeadRow(const AttentionShape& shape, T* heads, const Head& head, const Token& token) {
+  const int64_t row = (token.b * head.count + head.index) * shape.sequence + token.position;
+  return heads + row * shape.head_dim;
 }
 
 // 1 / sqrt(mean(x^2) + eps) of one head's row.
-template <class T>
-float HeadScale(int64_t D, const T* x, float eps) {
+template <class Extent, class T>
+float HeadScale(Extent D, const T* x, float eps) {
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < D; ++j) {
@@ -86,9 +110,8 @@ struct NormedHead {
 };
 
 // dx from the gradient dy of y; dweight += dy . x r. dx may be x.
-template <class T>
-void NormHeadBackward(int64_t D, const NormedHead<T>& head, const float* dy, T* dx,
-                      float* dweight) {
+template <class Extent, class T>
+void NormHeadBackward(Extent D, const NormedHead<T>& head, const float* dy, T* dx, float* dweight) {
   const T* const x = head.x;
   const float* const weight = head.weight;
   const float r = head.r;
@@ -108,8 +131,8 @@ enum class Turn { kForward, kBackward };
 
 // (first, second) halves of y <- (cos first - sin second, cos second + sin first) of x(j)'s;
 // backward turns by the opposite angle. y may be where x reads.
-template <class X, class Y>
-void Rotate(int64_t D, const float* rope, Turn turn, X x, Y* y) {
+template <class Extent, class X, class Y>
+void Rotate(Extent D, const float* rope, Turn turn, X x, Y* y) {
   const int64_t half = D / 2;
   const float sign = turn == Turn::kForward ? 1.0F : -1.0F;
 #pragma omp simd
@@ -122,8 +145,8 @@ void Rotate(int64_t D, const float* rope, Turn turn, X x, Y* y) {
 }
 
 // y [D] <- x(j), turned unless `kind` is kValue.
-template <class X, class Y>
-void Store(int64_t D, Kind kind, const float* rope, Turn turn, X x, Y* y) {
+template <class Extent, class X, class Y>
+void Store(Extent D, Kind kind, const float* rope, Turn turn, X x, Y* y) {
   if (kind != kValue) return Rotate(D, rope, turn, x, y);
   VectorLoop(D, [=](int64_t j) { y[j] = x(j); });
 }
@@ -150,68 +173,79 @@ void AddInOrder(float* memory, int64_t ranges, Kind kind, int64_t D, Tensor tota
   }
 }
 
+template <class Extent, class T>
+void ForwardToken(Extent D, const AttentionShape& shape, float eps, const Operands<T>& operands,
+                  const Token& token) {
+  const int64_t heads = shape.heads + 2 * shape.kv_heads;
+  const float* const rope = operands.rope + token.position * D;
+  for (int64_t j = 0; j < heads; ++j) {
+    const Head head = HeadAt(shape, j);
+    const T* const x = operands.qkv + (token.n * heads + j) * D;
+    T* const y = HeadRow(shape, operands.heads[head.kind], head, token);
+    if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
+      const float r = HeadScale(D, x, eps);
+      operands.scales[token.n * heads + j] = r;
+      const auto normed = [=](int64_t i) { return x[i] * r * norm[i]; };
+      Store(D, head.kind, rope, Turn::kForward, normed, y);
+    } else {
+      const auto plain = [=](int64_t i) -> float { return x[i]; };
+      Store(D, head.kind, rope, Turn::kForward, plain, y);
+    }
+  }
+}
+
 template <class T>
 void Forward(const AttentionShape& shape, float eps, const QkvTensors& t) {
   const Operands<T> operands = CheckedOperands<T>(shape, t);
-  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
-  ParallelRows(shape.rows(), GrainFor(4 * heads * D), [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n) {
-      const float* const rope = operands.rope + (n % shape.sequence) * D;
-      for (int64_t j = 0; j < heads; ++j) {
-        const Head head = HeadAt(shape, j);
-        const T* const x = operands.qkv + (n * heads + j) * D;
-        T* const y = HeadRow(shape, operands.heads[head.kind], head, n);
-        if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
-          const float r = HeadScale(D, x, eps);
-          operands.scales[n * heads + j] = r;
-          const auto normed = [=](int64_t i) { return x[i] * r * norm[i]; };
-          Store(D, head.kind, rope, Turn::kForward, normed, y);
-        } else {
-          Store(
-              D, head.kind, rope, Turn::kForward, [=](int64_t i) -> float { return x[i]; }, y);
-        }
-      }
-    }
+  ParallelRows(shape.rows(), GrainFor(4 * shape.qkv_columns()), [&](int64_t begin, int64_t end) {
+    WithHeadDim(shape.head_dim, [&](auto D) {
+      ForEachToken(shape, begin, end,
+                   [&](const Token& token) { ForwardToken(D, shape, eps, operands, token); });
+    });
   });
 }
 
-// One row of one head: dx from the gradient dy of what forward stored.
-template <class T>
-void HeadBackward(const AttentionShape& shape, const Operands<T>& operands, int64_t n, int64_t j,
-                  const RangeRows& rows, T* dx) {
-  const Head head = HeadAt(shape, j);
-  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
-  const float* const rope = operands.rope + (n % shape.sequence) * D;
-  const T* const dy = HeadRow(shape, operands.heads[head.kind], head, n);
-  const auto gradient = [=](int64_t i) -> float { return dy[i]; };
-  const float* const norm = operands.norm[head.kind];
-  if (norm == nullptr) return Store(D, head.kind, rope, Turn::kBackward, gradient, dx);
-  Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
-  const T* const x = operands.qkv + (n * heads + j) * D;
-  NormHeadBackward(D, NormedHead<T>{x, norm, operands.scales[n * heads + j]}, rows.dy, dx,
-                   rows.dweights[head.kind]);
+// dx of all heads from the gradients dy of what forward stored. dx may be the token's qkv.
+template <class Extent, class T>
+void BackwardToken(Extent D, const AttentionShape& shape, const Operands<T>& operands,
+                   const Token& token, const RangeRows& rows, T* dx) {
+  const int64_t heads = shape.heads + 2 * shape.kv_heads;
+  const float* const rope = operands.rope + token.position * D;
+  for (int64_t j = 0; j < heads; ++j, dx += D) {
+    const Head head = HeadAt(shape, j);
+    const T* const dy = HeadRow(shape, operands.heads[head.kind], head, token);
+    const auto gradient = [=](int64_t i) -> float { return dy[i]; };
+    if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
+      Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
+      const int64_t row = token.n * heads + j;
+      NormHeadBackward(D, NormedHead<T>{operands.qkv + row * D, norm, operands.scales[row]},
+                       rows.dy, dx, rows.dweights[head.kind]);
+    } else {
+      Store(D, head.kind, rope, Turn::kBackward, gradient, dx);
+    }
+  }
 }
 
 template <class T>
 void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Tensor dq_norm,
               Tensor dk_norm, Tensor dv_norm) {
   const Operands<T> operands = CheckedOperands<T>(shape, t);
-  const int64_t heads = shape.heads + 2 * shape.kv_heads, D = shape.head_dim;
+  const int64_t columns = shape.qkv_columns();
   T* const dx_rows = dqkv.As<T>();
-  const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * heads * D));
-  float* const memory = ThreadScratch<Operands<T>>(ranges * kRangeRows * D);
-  std::fill_n(memory, ranges * kRangeRows * D, 0.0F);
+  const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * columns));
+  float* const memory = ThreadScratch<Operands<T>>(ranges * kRangeRows * shape.head_dim);
+  std::fill_n(memory, ranges * kRangeRows * shape.head_dim, 0.0F);
   ParallelRanges(shape.rows(), ranges, [&](int64_t range, int64_t begin, int64_t end) {
-    const RangeRows rows = RowsOf(memory, range, D);
-    for (int64_t n = begin; n < end; ++n) {
-      for (int64_t j = 0; j < heads; ++j) {
-        HeadBackward(shape, operands, n, j, rows, dx_rows + (n * heads + j) * D);
-      }
-    }
+    const RangeRows rows = RowsOf(memory, range, shape.head_dim);
+    WithHeadDim(shape.head_dim, [&](auto D) {
+      ForEachToken(shape, begin, end, [&](const Token& token) {
+        BackwardToken(D, shape, operands, token, rows, dx_rows + token.n * columns);
+      });
+    });
   });
-  AddInOrder(memory, ranges, kQuery, D, dq_norm);
-  AddInOrder(memory, ranges, kKey, D, dk_norm);
-  AddInOrder(memory, ranges, kValue, D, dv_norm);
+  AddInOrder(memory, ranges, kQuery, shape.head_dim, dq_norm);
+  AddInOrder(memory, ranges, kKey, shape.head_dim, dk_norm);
+  AddInOrder(memory, ranges, kValue, shape.head_dim, dv_norm);
 }
 
 }  // namespace

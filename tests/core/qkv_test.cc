@@ -212,8 +212,16 @@ std::vector<Case> Cases() {
   const AttentionShape odd = {.batch = 1, .sequence = 3, .heads = 3, .kv_heads = 1, .head_dim = 20};
   const AttentionShape wide = {
       .batch = 1, .sequence = 2, .heads = 1, .kv_heads = 1, .head_dim = 80};
+  const AttentionShape usual = {
+      .batch = 2, .sequence = 3, .heads = 4, .kv_heads = 2, .head_dim = 64};
+  const AttentionShape large = {
+      .batch = 3, .sequence = 2, .heads = 2, .kv_heads = 1, .head_dim = 128};
   std::vector<Case> cases;
   for (DType dtype : kActivationTypes) {
+    for (const AttentionShape& shape : {usual, large}) {
+      cases.push_back({shape, false, false, false, dtype});
+      cases.push_back({shape, true, true, true, dtype});
+    }
     cases.push_back({same, false, false, false, dtype});
     cases.push_back({grouped, true, true, false, dtype});
     cases.push_back({odd, true, true, true, dtype});
