@@ -36,11 +36,19 @@ Parameter& DeclareHead(ModelContext& context) {
                                      .first_overwrites = true});
 }
 
+LogitPanels CutLogits(int64_t tokens, int64_t columns) {
+  const int64_t panels = DivideUp(columns, kPanelColumns);
+  return {.rows = DivideUp(tokens, DivideUp(tokens, kBlockRows)),
+          .panels = panels,
+          .columns = PanelColumns(columns, panels)};
+}
+
 LmHead::LmHead(ModelContext& context, Parameter& weight) : context_(context), weight_(weight) {
   const int64_t columns = SplitEvenly(context.model.vocabulary(), context.region.size(), 0).size();
-  block_rows_ = DivideUp(context.tokens(), DivideUp(context.tokens(), kBlockRows));
-  panels_ = DivideUp(columns, kPanelColumns);
-  panel_columns_ = PanelColumns(columns, panels_);
+  const LogitPanels cut = CutLogits(context.tokens(), columns);
+  block_rows_ = cut.rows;
+  panels_ = cut.panels;
+  panel_columns_ = cut.columns;
 }
 
 Range LmHead::Panel(int64_t panel) const {

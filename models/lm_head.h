@@ -11,6 +11,14 @@ namespace twinstream {
 // head.weight [V, C]; a tied head uses the embedding's parameter instead.
 Parameter& DeclareHead(ModelContext& context);
 
+// How `tokens` rows of logits, of `columns` columns each, are cut.
+struct LogitPanels {
+  int64_t rows;     // of a block
+  int64_t panels;   // of a block
+  int64_t columns;  // of a panel; the last ones may have fewer
+};
+LogitPanels CutLogits(int64_t tokens, int64_t columns);
+
 class LmHead {
  public:
   LmHead(ModelContext& context, Parameter& weight);
