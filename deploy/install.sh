@@ -7,7 +7,8 @@ set -euo pipefail
 
 declare -A package_sets=(
   [build]="g++ cmake ninja-build ccache openmpi-bin libopenmpi-dev protobuf-compiler libprotobuf-dev
-           libabsl-dev libdnnl-dev nlohmann-json3-dev libgtest-dev libgmock-dev bible-kjv"
+           libabsl-dev libdnnl-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
+           bible-kjv"
   [test]="clang-format-14 shellcheck python3 iproute2"
   [full]="clang-tidy-14 libomp-14-dev"
   [slurm]="slurmctld slurmd slurm-client munge iproute2"

@@ -37,6 +37,7 @@
 #include "parallel/thread_transport.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
+#include "tests/benchmarks/model_shapes.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
 ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as cores");
@@ -51,29 +52,6 @@ namespace twinstream {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-struct NamedShape {
-  const char* name;
-  const char* job;
-};
-
-constexpr NamedShape kShapes[] = {
-    {"tiny", R"(model { layers: 2 hidden: 64 heads: 2 ffn: 176 vocabulary: 256 sequence: 32 }
-                train { global_batch: 4 microbatch: 4 })"},
-    {"S", R"(model { layers: 8 hidden: 256 heads: 4 ffn: 688 vocabulary: 8192 sequence: 256 }
-             train { global_batch: 8 microbatch: 8 })"},
-    {"M", R"(model { layers: 12 hidden: 512 heads: 8 ffn: 1376 vocabulary: 16384 sequence: 512 }
-             train { global_batch: 4 microbatch: 4 })"},
-    {"124M", R"(model { layers: 12 hidden: 768 heads: 12 ffn: 2048 vocabulary: 50304 sequence: 512
-                        tied_embeddings: true }
-                train { global_batch: 2 microbatch: 2 })"},
-    {"400M",
-     R"(model { layers: 17 hidden: 1024 heads: 16 ffn: 4096 vocabulary: 50304 sequence: 512 }
-                train { global_batch: 1 microbatch: 1 })"},
-    {"1.3B", R"(model { layers: 16 hidden: 2048 heads: 16 ffn: 8192 vocabulary: 50304
-                        sequence: 2048 }
-                train { global_batch: 1 microbatch: 1 })"},
-};
 
 constexpr const char* kJob = R"(
   name: "benchmark" data { train { path: "none" } } optimizer { schedule: CONSTANT peak_lr: 1e-4 }
@@ -96,10 +74,11 @@ int64_t PeakResidentBytes() {
 
 JobSpec MergedJob(const std::string& variant) {
   const std::string name = absl::GetFlag(FLAGS_shape);
+  const absl::Span<const benchmarks::ModelShape> shapes = benchmarks::ModelShapes();
   const auto* const shape =
-      std::find_if(std::begin(kShapes), std::end(kShapes),
-                   [&](const NamedShape& candidate) { return candidate.name == name; });
-  Check(shape != std::end(kShapes), "no shape is named %s: see --help", name);
+      std::find_if(shapes.begin(), shapes.end(),
+                   [&](const benchmarks::ModelShape& candidate) { return candidate.name == name; });
+  Check(shape != shapes.end(), "no shape is named %s: see --help", name);
   JobSpec job;
   google::protobuf::TextFormat::Parser parser;
   for (const std::string& text : {std::string(kJob), std::string(shape->job), variant}) {

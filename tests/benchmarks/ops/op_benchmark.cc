@@ -1,0 +1,34 @@
+#include "tests/benchmarks/ops/op_benchmark.h"
+
+#include "google/protobuf/text_format.h"
+#include "proto/job_spec.h"
+#include "tests/benchmarks/model_shapes.h"
+
+namespace twinstream::benchmarks {
+
+std::vector<OpShape> OpShapes() {
+  std::vector<OpShape> shapes;
+  for (const ModelShape& shape : ModelShapes()) {
+    JobSpec job;
+    Check(google::protobuf::TextFormat::ParseFromString(shape.job, &job), "not a job: %s",
+          shape.job);
+    job = ResolveJobSpec(job, /*ranks=*/1);
+    OpShape& op_shape = shapes.emplace_back();
+    op_shape.name = shape.name;
+    op_shape.model = job.model();
+    op_shape.moe.set_experts(8);
+    op_shape.moe.set_top_k(2);
+    op_shape.batch = job.train().microbatch();
+  }
+  return shapes;
+}
+
+double BytesOf(absl::Span<const Tensor> operands) {
+  int64_t bytes = 0;
+  for (const Tensor& operand : operands) {
+    if (operand) bytes += operand.bytes();
+  }
+  return static_cast<double>(bytes);
+}
+
+}  // namespace twinstream::benchmarks

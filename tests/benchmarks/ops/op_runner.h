@@ -1,0 +1,32 @@
+// OpRunner: times operations with Google Benchmark and says how near each comes to its floor.
+#pragma once
+
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "tests/benchmarks/ops/op_benchmark.h"
+
+namespace twinstream::benchmarks {
+
+// Operands come from memory, as in a training step, whose other work drives them out of the caches:
+// successive calls take different ones, of twice the last-level cache together.
+class OpRunner {
+ public:
+  explicit OpRunner(Device& device);  // which outlives this
+
+  const Roofs& roofs() const { return roofs_; }
+  // Times `benchmark`. Its counters: floor_us, fraction (floor over time), and the rate at which it
+  // does its cost's FLOPs or moves its bytes, whichever make the floor.
+  void Run(benchmark::State& state, const OpBenchmark& benchmark);
+
+ private:
+  void Load(const OpBenchmark& benchmark);
+
+  Operands operands_;
+  Roofs roofs_;
+  const OpBenchmark* loaded_ = nullptr;
+  std::vector<PreparedOp> calls_;  // one for each set of operands; of equal cost
+  size_t next_ = 0;
+};
+
+}  // namespace twinstream::benchmarks

@@ -1,0 +1,70 @@
+// Products with every matrix of a model: forward, gradient of the input, gradient of the weight.
+#include "absl/strings/str_cat.h"
+#include "models/lm_head.h"
+#include "tests/benchmarks/ops/op_benchmark.h"
+
+namespace twinstream::benchmarks {
+namespace {
+
+// A weight [outputs, inputs] and the rows that meet it in one product.
+struct Matrix {
+  std::string name;
+  int64_t rows, outputs, inputs;
+  DType result;  // of the forward product, and of the gradient of the rows
+  MatmulOptions input_gradient = {};
+};
+
+std::vector<Matrix> MatricesOf(const OpShape& shape, DType activation) {
+  const ModelSpec& model = shape.model;
+  const int64_t N = shape.rows(), C = model.hidden(), F = model.ffn(), D = model.head_dim(),
+                H = model.heads(), K = model.kv_heads(), V = model.vocabulary();
+  const int64_t expert_rows = N * shape.moe.top_k() / shape.moe.experts();
+  const LogitPanels cut = CutLogits(N, V);  // the gradients of all panels are added up
+  return {{"qkv", N, (H + 2 * K) * D, C, activation},
+          {"out", N, C, H * D, activation},
+          {"up", N, 2 * F, C, activation},
+          {"down", N, C, F, activation},
+          {"head_panel", cut.rows, cut.columns, C, DType::kF32, {.accumulate = true}},
+          {"expert_up", expert_rows, 2 * F, C, activation, {.varying = true}},
+          {"expert_down", expert_rows, C, F, activation, {.varying = true}}};
+}
+
+PreparedOp Prepared(const Ops& ops, Tensor out, Tensor a, Tensor b, MatmulOptions options) {
+  const double inner = static_cast<double>(a.dim(options.transpose_a ? 0 : 1));
+  double bytes = BytesOf({a, b, out});
+  if (options.accumulate) bytes += BytesOf({out});
+  return {.cost = {.bytes = bytes, .flops = 2 * static_cast<double>(out.elements()) * inner},
+          .run = [=, &ops] { ops.Matmul(out, a, b, options); }};
+}
+
+}  // namespace
+
+std::vector<OpBenchmark> ProductBenchmarks(const OpShape& shape, DType activation) {
+  std::vector<OpBenchmark> benchmarks;
+  for (const Matrix& m : MatricesOf(shape, activation)) {
+    const Shape input = {m.rows, m.inputs}, output = {m.rows, m.outputs},
+                weight = {m.outputs, m.inputs};
+    const auto add = [&](const char* name, auto prepare) {
+      benchmarks.push_back({absl::StrCat("Matmul/", m.name, "/", name), activation, prepare});
+    };
+    add("forward", [=](Operands& memory) {
+      return Prepared(memory.ops(), memory.Zeros(m.result, output),
+                      memory.Random(activation, input), memory.Random(activation, weight),
+                      {.transpose_b = true, .varying = m.input_gradient.varying});
+    });
+    add("input_gradient", [=](Operands& memory) {
+      return Prepared(memory.ops(), memory.Zeros(m.result, input),
+                      memory.Random(activation, output), memory.Random(activation, weight),
+                      m.input_gradient);
+    });
+    add("weight_gradient", [=](Operands& memory) {
+      return Prepared(
+          memory.ops(), memory.Zeros(DType::kF32, weight), memory.Random(activation, output),
+          memory.Random(activation, input),
+          {.transpose_a = true, .accumulate = true, .varying = m.input_gradient.varying});
+    });
+  }
+  return benchmarks;
+}
+
+}  // namespace twinstream::benchmarks

@@ -1,0 +1,48 @@
+// Roofs: the best that this machine does right now, as the yardstick for operations.
+#pragma once
+
+#include <chrono>
+
+#include "absl/functional/function_ref.h"
+#include "tests/benchmarks/ops/operands.h"
+
+namespace twinstream::benchmarks {
+
+// The least that an operation must do: every operand read once and every result written once; and
+// multiplications and additions of products.
+struct OpCost {
+  double bytes = 0;
+  double flops = 0;
+};
+
+class Roofs {
+ public:
+  explicit Roofs(Operands& memory);  // measures in it; it outlives this
+
+  // Measures again, in memory that is clear, unless it did within the last seconds: other load on a
+  // host moves the bandwidth of its memory within minutes.
+  void Refresh();
+
+  // Read and written, of an in-place update of an array larger than the last-level cache.
+  double bytes_per_second() const { return bytes_per_second_; }
+  // Of a product of 2048-cubed matrices. bf16: the better of its own and of float32's, in which
+  // such products can always be taken.
+  double flops_per_second(DType operands) const;
+
+  bool ArithmeticBound(const OpCost& cost, DType operands) const;
+  double FloorSeconds(const OpCost& cost, DType operands) const;
+
+ private:
+  void Measure();
+  double UpdateBytesPerSecond();
+  double ProductFlopsPerSecond(DType dtype);
+  // Of the best of a few runs; clears the memory.
+  double BestSeconds(absl::FunctionRef<void()> work);
+
+  Operands& memory_;
+  std::chrono::steady_clock::time_point measured_;
+  std::chrono::duration<double> measuring_ = {};  // what that took
+  double bytes_per_second_ = 0, float32_flops_per_second_ = 0, bf16_flops_per_second_ = 0;
+};
+
+}  // namespace twinstream::benchmarks
