@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/file.h"
+#include "core/profiled_device.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
 #include "launch/resume.h"
@@ -139,8 +140,9 @@ absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
   return metrics;
 }
 
-absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start) {
-  TrainingOutputs outputs;
+absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start,
+                                            OpProfile& profile) {
+  TrainingOutputs outputs = {.profile = profile};
   absl::Status status;
   if (runtime.rank() == 0) {
     absl::StatusOr<MetricsWriter> metrics = OpenMetrics(start);
@@ -170,6 +172,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& j
 // What a run reads and computes with.
 struct Session {
   TrainingData data;
+  std::unique_ptr<OpProfile> profile;  // of the device, where the job asks for it
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 };
@@ -181,6 +184,8 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   if (!data.ok()) return data.status();
   absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, start.job);
   if (!device.ok()) return device.status();
+  auto profile = std::make_unique<OpProfile>();
+  if (start.job.metrics().profile()) device = MakeProfiledDevice(*std::move(device), *profile);
   auto trainer = std::make_unique<Trainer>(
       start.job, Purpose::kTraining, AccumulationSteps(start.job), **device, runtime.transport());
   if (absl::Status s = CheckHostMemory(runtime, trainer->memory()); !s.ok()) return s;
@@ -194,7 +199,7 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   }
   trainer->Materialize();
   if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
-  return Session{*std::move(data), *std::move(device), std::move(trainer)};
+  return Session{*std::move(data), std::move(profile), *std::move(device), std::move(trainer)};
 }
 
 // A run under way fails for reasons of its own, such as a disk that is taken away: whatever the
@@ -216,7 +221,7 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,
                                  start.point.manifest.layout()));
   }
-  absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start);
+  absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start, *session.profile);
   if (!outputs.ok()) return outputs.status();
   TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
   return OnceStarted(loop.Run(start.updates_done() + 1));

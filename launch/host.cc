@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <climits>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
@@ -36,6 +38,15 @@ int64_t NumberIn(const std::string& path, const std::string& key) {
     return absl::SimpleAtoi(word, &number) ? number : -1;
   }
   return -1;
+}
+
+// From the call of `work` until the device has done it.
+template <class F>
+double SecondsOf(Device& device, F work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  device.Synchronize();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 }  // namespace
@@ -75,20 +86,30 @@ bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
          std::getenv("OMPI_MCA_oob_tcp_keepalive_time") == nullptr;
 }
 
-double MeasurePeakFlops(Device& device, int64_t size) {
+double MeasurePeakFlops(Device& device, int64_t size, DType dtype) {
   constexpr int kRepeats = 5;
-  const TensorSpec spec = {"operand", DType::kF32, {size, size}};
+  const TensorSpec spec = {"operand", dtype, {size, size}};
   const Storage storage(device, 3 * BytesFor({spec}));
   const std::vector<Tensor> operands = TensorsIn(storage.data(), {{spec, spec, spec}});
-  double best = std::numeric_limits<double>::infinity();  // seconds
+  double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < kRepeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    device.ops().Matmul(operands[0], operands[1], operands[2], {});
-    device.Synchronize();
-    best = std::min(
-        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    best = std::min(best, SecondsOf(device, [&] {
+                      device.ops().Matmul(operands[0], operands[1], operands[2], {});
+                    }));
   }
   return 2 * std::pow(static_cast<double>(size), 3) / best;
+}
+
+double MeasureBandwidth(Device& device) {
+  constexpr int64_t kElements = int64_t{64} << 20;
+  constexpr size_t kRepeats = 7;
+  const Storage storage(device, kElements * SizeOf(DType::kF32));
+  const Tensor tensor(storage.data(), DType::kF32, Shape{kElements});
+  device.ops().Zero(tensor);  // gives it its memory
+  std::array<double, kRepeats> seconds;
+  for (double& s : seconds) s = SecondsOf(device, [&] { device.ops().Scale(tensor, 1); });
+  std::nth_element(seconds.begin(), seconds.begin() + kRepeats / 2, seconds.end());
+  return 2 * static_cast<double>(tensor.bytes()) / seconds[kRepeats / 2];
 }
 
 }  // namespace twinstream

@@ -26,7 +26,12 @@ bool WatchedOnTerminal();
 // signs of life: it then takes minutes to notice that one of them cannot be reached any more.
 bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts);
 
-// FLOP/s of a float32 product of size x size matrices on this device: the best of a few.
-double MeasurePeakFlops(Device& device, int64_t size);
+// FLOP/s of a product of size x size matrices on this device, operands and result of this type: the
+// best of a few.
+double MeasurePeakFlops(Device& device, int64_t size, DType dtype = DType::kF32);
+
+// Bytes/s, reads and writes both counted, of an operation in place on more memory than caches hold:
+// the median of several. Takes 256 MiB meanwhile.
+double MeasureBandwidth(Device& device);
 
 }  // namespace twinstream

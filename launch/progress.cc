@@ -66,9 +66,13 @@ void Progress::Validation(const ValidationMetrics& metrics) {
                             options_.steps, metrics.loss, std::exp(metrics.loss)));
 }
 
+void Progress::Table(absl::string_view lines) {
+  LeaveLive();
+  PrintLine(lines);
+}
+
 void Progress::Finish(const RunSummary& summary) {
-  if (live_) absl::FPrintF(options_.out, "\n");
-  live_ = false;
+  LeaveLive();
   const double rate =
       summary.seconds > 0 ? static_cast<double>(summary.tokens) / summary.seconds : 0;
   std::string text =
@@ -83,6 +87,12 @@ void Progress::Finish(const RunSummary& summary) {
                         100 * summary.bubble, 100 * summary.planned_bubble,
                         100 * summary.communication);
   PrintLine(absl::StrCat(text, ".\nCheckpoints: ", summary.checkpoint_directory));
+}
+
+// What a live line says stays.
+void Progress::LeaveLive() {
+  if (live_) absl::FPrintF(options_.out, "\n");
+  live_ = false;
 }
 
 // Over a live line, which stays empty until the next step.

@@ -1,6 +1,6 @@
 // Progress: what a person watching a run sees. On a terminal one live line, rewritten in place;
-// otherwise a plain line per logged step. Validation results and the end's summary are lines of
-// their own on both.
+// otherwise a plain line per logged step. Validation results, the end's summary and tables are
+// lines of their own on both.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,10 @@ class Progress {
   void Step(const StepMetrics& metrics);
   void Validation(const ValidationMetrics& metrics);
   void Finish(const RunSummary& summary);
+  void Table(absl::string_view lines);  // as it is, below what is there
 
  private:
+  void LeaveLive();
   void PrintLine(absl::string_view text);
   void PrintLive(absl::string_view text);
 

@@ -5,9 +5,12 @@
 #include <chrono>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/file.h"
 #include "launch/evaluation.h"
 #include "launch/lr_schedule.h"
+#include "launch/profile_report.h"
 #include "launch/version.h"
 #include "models/flops.h"
 #include "parallel/checkpoint.h"
@@ -57,9 +60,10 @@ TrainingLoop::TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device,
 
 absl::Status TrainingLoop::Run(int64_t first_update) {
   RunTracer tracer(trainer_, first_update, trainer_.job().train().steps());
-  const absl::Status run = RunUpdates(first_update, tracer);
-  const absl::Status traced = tracer.Finish();
-  return run.ok() ? traced : run;
+  absl::Status status = RunUpdates(first_update, tracer);
+  status.Update(tracer.Finish());
+  status.Update(ReportProfile());
+  return status;
 }
 
 absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
@@ -71,7 +75,9 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
     ActivityScope doing("step", step);
     tracer.BeginStep(step);
     const double step_start = Seconds();
+    outputs_.profile.BeginStep();
     result = TrainUpdate(trainer_, data_.train, step, runtime_.stop_requested());
+    outputs_.profile.EndStep();
     const double seconds = Seconds() - step_start;
     if (absl::Status s = tracer.EndStep(step); !s.ok()) return s;
     if (absl::Status s = LogIfDue(result, step, seconds); !s.ok()) return s;
@@ -140,6 +146,21 @@ absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, doub
   absl::Status written;
   if (outputs_.metrics) written = outputs_.metrics->Write(metrics);
   if (outputs_.progress) outputs_.progress->Step(metrics);
+  return AgreeOnStatus(runtime_.world(), written);
+}
+
+// Ceilings are measured on all ranks at a time, as they have worked.
+absl::Status TrainingLoop::ReportProfile() {
+  if (outputs_.profile.rows().empty()) return absl::OkStatus();
+  ActivityScope doing("measuring for the profile");
+  runtime_.world().Barrier();
+  const Ceilings ceilings = MeasureCeilings(device_);
+  absl::Status written;
+  if (runtime_.rank() == 0) {
+    outputs_.progress->Table(ProfileTable(outputs_.profile, ceilings));
+    written = ReplaceFile(absl::StrCat(trainer_.job().metrics().directory(), "/profile.json"),
+                          ProfileJson(outputs_.profile, ceilings));
+  }
   return AgreeOnStatus(runtime_.world(), written);
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "core/op_profile.h"
 #include "core/token_dataset.h"
 #include "launch/metrics.h"
 #include "launch/progress.h"
@@ -26,8 +27,10 @@ struct TrainingData {
   std::optional<TokenDataset> validation;  // absent: no evaluation
 };
 
-// Where a run's numbers go; both absent except on rank 0.
+// Where a run's numbers go.
 struct TrainingOutputs {
+  OpProfile& profile;  // filled by a profiled device; without one it stays empty
+  // Absent except on rank 0.
   std::optional<MetricsWriter> metrics;
   std::optional<Progress> progress;
 };
@@ -48,6 +51,7 @@ class TrainingLoop {
   absl::Status LogIfDue(const StepResult& result, int64_t step, double seconds);
   absl::Status EvaluateIfDue(int64_t step);
   absl::Status SaveIfDue(const StepResult& result, int64_t step);
+  absl::Status ReportProfile();
   bool IsLast(int64_t step) const;
 
   Trainer& trainer_;

@@ -103,7 +103,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireFalse("checkpoint.async", job.checkpoint().async(), &problems);
   RequireNumber("metrics.stream_stats_every",
                 static_cast<double>(job.metrics().stream_stats_every()), 0, &problems);
-  RequireFalse("metrics.profile", job.metrics().profile(), &problems);
   return problems;
 }
 

@@ -113,6 +113,15 @@ TEST_F(ProgressTest, TheSummarySaysWhatTheRunDid) {
       "Checkpoints: runs/a/checkpoints\n");
 }
 
+TEST_F(ProgressTest, ATableStandsBelowTheLiveLine) {
+  Progress progress({.out = out_, .terminal = true, .columns = 30, .steps = 300});
+  progress.Step(Metrics(1, 2));
+  TakeText();
+  progress.Table("a 1\nb 2");
+  progress.Table("c 3");
+  EXPECT_EQ(TakeText(), "\na 1\nb 2\nc 3\n");
+}
+
 TEST(TerminalColumnsTest, WhatIsNoTerminalHasEightyColumns) {
   FILE* file = std::tmpfile();
   EXPECT_EQ(TerminalColumns(file), 80);

@@ -267,7 +267,6 @@ TEST(JobRulesTest, EveryFieldNotBuiltYetIsRefusedWithItsOffValue) {
       {"checkpoint { async: true }", 1,
        "checkpoint.async = true is not built yet; remove it or set it to false"},
       {"metrics { stream_stats_every: 10 }", 1, "metrics.stream_stats_every = 10 is not built yet"},
-      {"metrics { profile: true }", 1, "metrics.profile = true is not built yet"},
   };
   for (const Mistake& mistake : mistakes) {
     EXPECT_THAT(JobProblems(With(mistake.change), mistake.ranks),

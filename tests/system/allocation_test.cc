@@ -6,8 +6,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <utility>
 
+#include "core/profiled_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/trainer.h"
@@ -71,28 +74,35 @@ class CountingDevice final : public Device {
   int64_t allocated_ = 0;
 };
 
-// Heap allocations of two steps of all ranks after three steps. Also compares the memory plan with
-// what the devices were asked for.
+// Heap allocations of two steps of all ranks after three steps, of a device that is profiled or
+// not. Also compares the memory plan with what the devices were asked for.
 int64_t SteadyAllocations(const JobSpec& job) {
   allocations = 0;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    CountingDevice device;
-    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport);
+    auto counting_device = std::make_unique<CountingDevice>();
+    const CountingDevice& counted = *counting_device;
+    std::unique_ptr<Device> device = std::move(counting_device);
+    OpProfile profile;
+    if (job.metrics().profile()) device = MakeProfiledDevice(std::move(device), profile);
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     const int64_t planned = trainer.memory().total();
     trainer.Materialize();
     trainer.InitializeWeights();
-    EXPECT_EQ(device.allocated(), planned);
+    EXPECT_EQ(counted.allocated(), planned);
     const HostBatch batch = trainer.EmptyBatch();
     for (int64_t step = 1; step <= 5; ++step) {
       if (step == 4) {
         trainer.grid().world().Barrier();
         counting = true;
       }
+      profile.BeginStep();
       trainer.Step(batch, step, 1e-3, false);
+      profile.EndStep();
     }
     trainer.grid().world().Barrier();
     counting = false;
-    EXPECT_EQ(device.allocated(), planned);
+    EXPECT_EQ(profile.rows().empty(), !job.metrics().profile());
+    EXPECT_EQ(counted.allocated(), planned);
   });
   return allocations;
 }
@@ -179,6 +189,14 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
 
     EXPECT_THAT(primitives(), AllOf(Not(HasSubstr("create")), HasSubstr("exec")));
   });
+}
+
+TEST(AllocationTest, ProfiledStepsAllocateNothingEither) {
+  for (const Layout& layout : {Layout{}, Layout{.tensor = 2, .data = 2}}) {
+    JobSpec job = TinyJob();
+    job.mutable_metrics()->set_profile(true);
+    EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+  }
 }
 
 }  // namespace

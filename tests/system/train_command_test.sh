@@ -46,6 +46,33 @@ PYTHON
   says 'metrics.trace_steps = "5-x": "5-x" at character 1 is no step'
 }
 
+a_profile_accounts_for_the_steps() {
+  run 0 2 train job.textproto --override='name: "profiled" metrics { profile: true }'
+  says "^Profile of rank 0: 5 steps after the first, [0-9.]+ s each\. Ceilings: products [0-9.]+ GFLOP/s"
+  says "^product tn \+= 48x16x8 F32 .* % +[0-9.]+ GFLOP/s .* %$"
+  says "^outside: waiting, messages, host .* %$"
+  same "losses" "$(digits profiled)" "$(digits tiny)"
+  python3 - runs/profiled <<'PYTHON' >"$output" 2>&1 || fail "profile.json"
+import json
+import sys
+
+profile = json.load(open(sys.argv[1] + "/profile.json"))
+lines = [json.loads(line) for line in open(sys.argv[1] + "/metrics.jsonl")]
+steps = sum(line["step_seconds"] for line in lines if "loss" in line and line["step"] > 1)
+operations = profile["operations"]
+seconds = sum(row["seconds"] for row in operations)
+assert abs(seconds - profile["operation_seconds"]) < 1e-6 * seconds
+assert 0 < seconds <= profile["step_seconds"] <= steps, (seconds, profile["step_seconds"], steps)
+assert profile["bytes_per_second"] > 1e8 and profile["f32_flops_per_second"] > 1e8
+calls = {row["op"]: row["calls"] for row in operations}
+# Evaluations, which know no backward, are not in it.
+assert calls["attention forward"] == calls["attention backward"] == 5 * 2 * 2, calls
+assert all(0 < row["floor_seconds"] and row["bytes"] > 0 for row in operations)
+arithmetic = {row["op"].split(" ")[0] for row in operations if row["flops"] > 0}
+assert arithmetic == {"product", "attention"}, arithmetic
+PYTHON
+}
+
 six_steps_are_three_and_three() {
   run 0 2 train job.textproto --override='name: "half" train { steps: 3 }'
   same "checkpoints" "$(saved half)" 3
@@ -136,6 +163,7 @@ a_run_without_numbers_stops() {
 
 files_of_a_run
 traced_steps_are_a_chrome_trace
+a_profile_accounts_for_the_steps
 six_steps_are_three_and_three
 another_layout_goes_on
 another_job_is_refused
