@@ -43,28 +43,26 @@ LogitPanels CutLogits(int64_t tokens, int64_t columns) {
           .columns = PanelColumns(columns, panels)};
 }
 
-LmHead::LmHead(ModelContext& context, Parameter& weight) : context_(context), weight_(weight) {
-  const int64_t columns = SplitEvenly(context.model.vocabulary(), context.region.size(), 0).size();
-  const LogitPanels cut = CutLogits(context.tokens(), columns);
-  block_rows_ = cut.rows;
-  panels_ = cut.panels;
-  panel_columns_ = cut.columns;
-}
+LmHead::LmHead(ModelContext& context, Parameter& weight)
+    : context_(context),
+      weight_(weight),
+      cut_(CutLogits(context.tokens(),
+                     SplitEvenly(context.model.vocabulary(), context.region.size(), 0).size())) {}
 
 Range LmHead::Panel(int64_t panel) const {
   const int64_t columns = weight_.rows();
-  return {std::min(columns, panel * panel_columns_),
-          std::min(columns, (panel + 1) * panel_columns_)};
+  return {std::min(columns, panel * cut_.columns), std::min(columns, (panel + 1) * cut_.columns)};
 }
 
 int64_t LmHead::ScratchBytes() const {
   const bool in_place = context_.activation == DType::kF32;  // GradientOf
-  const int64_t panel = block_rows_ * panel_columns_;
-  return BytesFor({{"logits", DType::kF32, {panels_, panel}},
-                   {"statistics", DType::kF32, {context_.region.size(), panels_ * block_rows_, 3}},
-                   {"lse", DType::kF32, {block_rows_}},
-                   {"gradient", context_.activation, {in_place ? 0 : panel}},
-                   {"dh", DType::kF32, {block_rows_, context_.hidden()}}});
+  const int64_t panel = cut_.rows * cut_.columns;
+  return BytesFor(
+      {{"logits", DType::kF32, {cut_.panels, panel}},
+       {"statistics", DType::kF32, {context_.region.size(), cut_.panels * cut_.rows, 3}},
+       {"lse", DType::kF32, {cut_.rows}},
+       {"gradient", context_.activation, {in_place ? 0 : panel}},
+       {"dh", DType::kF32, {cut_.rows, context_.hidden()}}});
 }
 
 LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const {
@@ -72,18 +70,19 @@ LmHead::Block LmHead::ForwardBlock(Tensor h, Tensor targets, Tensor sums) const 
   const TensorRegion& region = context_.region;
   const int64_t rows = h.dim(0);
   const Block block = {
-      .logits = context_.scratch->Allocate(DType::kF32, {panels_, rows * panel_columns_}),
+      .logits = context_.scratch->Allocate(DType::kF32, {cut_.panels, rows * cut_.columns}),
       .lse = context_.scratch->Allocate(DType::kF32, {rows})};
   const Tensor statistics =
-      context_.scratch->Allocate(DType::kF32, {region.size() * panels_, rows, 3});
-  for (int64_t panel = 0; panel < panels_; ++panel) {
+      context_.scratch->Allocate(DType::kF32, {region.size() * cut_.panels, rows, 3});
+  for (int64_t panel = 0; panel < cut_.panels; ++panel) {
     const Range columns = Panel(panel);
     const Tensor logits = LogitsOf(block, panel);
     ops.Matmul(logits, h, weight_.value.Rows(columns.begin, columns.end), {.transpose_b = true});
-    ops.LogitStatistics(statistics.At(region.rank() * panels_ + panel), logits, targets,
+    ops.LogitStatistics(statistics.At(region.rank() * cut_.panels + panel), logits, targets,
                         first_row() + columns.begin);
   }
-  region.Gather(statistics, PieceCounts(static_cast<size_t>(region.size()), panels_ * rows * 3));
+  region.Gather(statistics,
+                PieceCounts(static_cast<size_t>(region.size()), cut_.panels * rows * 3));
   ops.MergeLogitStatistics(block.lse, sums, statistics, targets);
   return block;
 }
@@ -100,8 +99,8 @@ Tensor LmHead::GradientOf(Tensor logits) const {
 }
 
 void LmHead::Loss(Tensor h, Tensor targets, Tensor sums) const {
-  for (int64_t begin = 0; begin < h.dim(0); begin += block_rows_) {
-    const int64_t end = std::min(begin + block_rows_, h.dim(0));
+  for (int64_t begin = 0; begin < h.dim(0); begin += cut_.rows) {
+    const int64_t end = std::min(begin + cut_.rows, h.dim(0));
     ScratchScope scope(*context_.scratch);
     ForwardBlock(h.Rows(begin, end), targets.Rows(begin, end), sums);
   }
@@ -110,15 +109,15 @@ void LmHead::Loss(Tensor h, Tensor targets, Tensor sums) const {
 void LmHead::LossAndGradient(Tensor h, Tensor targets, Tensor sums, float z_loss,
                              float gradient_scale) const {
   const Ops& ops = context_.ops;
-  for (int64_t begin = 0; begin < h.dim(0); begin += block_rows_) {
-    const int64_t end = std::min(begin + block_rows_, h.dim(0));
+  for (int64_t begin = 0; begin < h.dim(0); begin += cut_.rows) {
+    const int64_t end = std::min(begin + cut_.rows, h.dim(0));
     ScratchScope scope(*context_.scratch);
     const Tensor rows = h.Rows(begin, end), row_targets = targets.Rows(begin, end);
     const Block block = ForwardBlock(rows, row_targets, sums);
     // A tied weight has the embedding's contributions too, and was zeroed.
     const bool add = !weight_.spec.first_overwrites || weight_.HasGradient();
     const Tensor dh = context_.scratch->Allocate(DType::kF32, rows.shape());
-    for (int64_t panel = 0; panel < panels_; ++panel) {
+    for (int64_t panel = 0; panel < cut_.panels; ++panel) {
       ScratchScope panel_scope(*context_.scratch);
       const auto [first, last] = Panel(panel);
       const Tensor logits = LogitsOf(block, panel), gradient = GradientOf(logits);

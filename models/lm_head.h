@@ -37,7 +37,7 @@ class LmHead {
  private:
   // Logits, softmax statistics and log-sum-exp of some rows, in scratch.
   struct Block {
-    Tensor logits;  // [panels, rows * panel_columns_]
+    Tensor logits;  // [panels, rows * columns of a panel]
     Tensor lse;     // [rows]
   };
   Block ForwardBlock(Tensor h, Tensor targets, Tensor sums) const;
@@ -49,7 +49,7 @@ class LmHead {
 
   ModelContext& context_;
   Parameter& weight_;
-  int64_t block_rows_, panels_, panel_columns_;  // the same on every tensor rank
+  LogitPanels cut_;  // the same on every tensor rank
 };
 
 }  // namespace twinstream
