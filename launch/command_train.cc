@@ -172,7 +172,7 @@ absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& j
 // What a run reads and computes with.
 struct Session {
   TrainingData data;
-  std::unique_ptr<OpProfile> profile;  // of the device, where the job asks for it
+  std::unique_ptr<OpProfile> profile;  // of the device; filled where the job asks for it
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 };

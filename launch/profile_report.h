@@ -17,7 +17,7 @@ struct Ceilings {
   double FloorSeconds(const OpRow& row) const;
 };
 
-// Measures for about a second.
+// Measures for a few seconds, in some 300 MiB.
 Ceilings MeasureCeilings(Device& device);
 
 // Operations in descending order of time, then the sum of them and the rest of the steps. Several

@@ -75,10 +75,10 @@ void InstallSignalHandlers() {
   }
 }
 
-// Whether this thread, and those that it starts from now on, take the signals that ask for an end.
+// Blocks or unblocks the signals that ask for an end in this thread and those that it starts later.
 // Threads that compute must not: in narrow products on AVX2 oneDNN's stack is on the heap, where
 // the frame of a signal handler overwrites what lies before the product's buffer.
-void TakeStopSignals(int how) {  // SIG_BLOCK or SIG_UNBLOCK
+void MaskStopSignals(int how) {  // SIG_BLOCK or SIG_UNBLOCK
   sigset_t signals;
   sigemptyset(&signals);
   for (int signal : kStopSignals) sigaddset(&signals, signal);
@@ -112,7 +112,7 @@ Runtime::Runtime(int& argc, char**& argv) {
   InstallSignalHandlers();
   int provided = 0;
   CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  TakeStopSignals(SIG_BLOCK);  // not sooner: what MPI_Init starts is to end when it is told to
+  MaskStopSignals(SIG_BLOCK);  // not sooner: what MPI_Init starts is to end when it is told to
   CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   transport_ = MakeMpiTransport();
   char host[256] = "";
@@ -168,7 +168,7 @@ std::string Runtime::Name(int rank) const { return NameOf(rank, hosts_, place_of
 // mpirun kills a second after SIGTERM. A thread of its own speaks, since MPI may block the rank for
 // that second: when a connection breaks, it reports that to mpirun, which sleeps before it kills.
 void Runtime::SpeakWhenToldToEnd(const std::stop_token& closing) const {
-  TakeStopSignals(SIG_UNBLOCK);
+  MaskStopSignals(SIG_UNBLOCK);
   while (sem_wait(&signal_state.told_to_end) != 0) continue;  // interrupted
   while (!closing.stop_requested() && !failing_) {
     const std::string wait = transport_->WaitInProgress(0.25);

@@ -19,7 +19,8 @@ namespace twinstream {
 // One per process, made by the main thread first thing in main and destroyed last thing in it.
 // Other threads talk to other ranks through transport() alone. While it lives
 // - SIGTERM, SIGINT and SIGUSR1 to the process only set stop_requested(), on a thread that computes
-//   nothing: the main thread, and those that it starts, block them; SIGPIPE is ignored;
+//   nothing: the main thread, and those that it starts, block them, but for one; SIGPIPE is
+//   ignored;
 // - after SIGTERM, a rank that waits for another says so on stderr, once;
 // - a failed Check, an exception that nobody catches and a fatal signal print one paragraph with
 //   rank and host on stderr and end all ranks of the job (code 1) within seconds.

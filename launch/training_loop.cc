@@ -151,7 +151,7 @@ absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, doub
 
 // Ceilings are measured on all ranks at a time, as they have worked.
 absl::Status TrainingLoop::ReportProfile() {
-  if (outputs_.profile.rows().empty()) return absl::OkStatus();
+  if (!trainer_.job().metrics().profile() || outputs_.profile.steps() == 0) return absl::OkStatus();
   ActivityScope doing("measuring for the profile");
   runtime_.world().Barrier();
   const Ceilings ceilings = MeasureCeilings(device_);

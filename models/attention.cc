@@ -157,9 +157,9 @@ void Attention::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 
 void Attention::BackwardWeight(Tensor h, Tensor d_o, Saved saved) {
   context_.ops.Matmul(qkv_->gradient, saved[kQkv], h,
-                      {.transpose_a = true, .accumulate = qkv_->HasGradient()});
+                      {.transpose_a = true, .accumulate = qkv_->AddsToGradient()});
   context_.ops.Matmul(out_->gradient, d_o, saved[kContext],
-                      {.transpose_a = true, .accumulate = out_->HasGradient()});
+                      {.transpose_a = true, .accumulate = out_->AddsToGradient()});
 }
 
 }  // namespace twinstream

@@ -60,9 +60,9 @@ void Mlp::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 
 void Mlp::BackwardWeight(Tensor h, Tensor d_o, Saved saved) {
   context_.ops.Matmul(up_->gradient, saved[kUp], h,
-                      {.transpose_a = true, .accumulate = up_->HasGradient()});
+                      {.transpose_a = true, .accumulate = up_->AddsToGradient()});
   context_.ops.Matmul(down_->gradient, d_o, saved[kActivation],
-                      {.transpose_a = true, .accumulate = down_->HasGradient()});
+                      {.transpose_a = true, .accumulate = down_->AddsToGradient()});
 }
 
 }  // namespace twinstream

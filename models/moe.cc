@@ -265,11 +265,11 @@ void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
   const Ops& ops = context_.ops;
   PlanExchange(saved);
   ops.Matmul(router_->gradient, saved[kProbabilities], h,
-             {.transpose_a = true, .accumulate = router_->HasGradient()});
+             {.transpose_a = true, .accumulate = router_->AddsToGradient()});
   const MatmulOptions to_up = {
-      .transpose_a = true, .accumulate = up_->HasGradient(), .varying = true};
+      .transpose_a = true, .accumulate = up_->AddsToGradient(), .varying = true};
   const MatmulOptions to_down = {
-      .transpose_a = true, .accumulate = down_->HasGradient(), .varying = true};
+      .transpose_a = true, .accumulate = down_->AddsToGradient(), .varying = true};
   for (size_t e = 0; e < exchange_.experts.size(); ++e) {
     ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), to_up);
     ops.Matmul(DownOf(down_->gradient, e), RowsOf(e, saved[kGradientRows]),

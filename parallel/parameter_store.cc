@@ -131,7 +131,7 @@ void ParameterStore::Initialize(Device& device, uint64_t seed) {
 void ParameterStore::ClearGradients(const Ops& ops) {
   if (gradients_.bytes() == 0) return;
   for (const auto& parameter : parameters_) {
-    parameter->has_gradient = false;
+    parameter->contributed = false;
     if (!parameter->spec.first_overwrites) ops.Zero(parameter->gradient);
   }
 }

@@ -50,8 +50,8 @@ struct ParameterSpec {
   bool sum_over_stages = false;
   // A float32 value whatever the dtype of the store's matrices.
   bool float32 = false;
-  // The step's first contribution to the gradient overwrites it (Parameter::HasGradient), which
-  // saves a pass of zeros over memory and the product's reading them. All of it must be written.
+  // The step's first contribution to the gradient writes all of it (Parameter::AddsToGradient),
+  // which saves a pass of zeros over memory and the product's reading them.
   bool first_overwrites = false;
 };
 
@@ -62,10 +62,10 @@ struct Parameter {
   // copy of a float32 master weight, which the optimizer holds.
   Tensor value, gradient;
   int64_t rows() const { return value.dim(0); }
-  // With first_overwrites: whether something has been contributed since ClearGradients, which the
-  // caller is about to do.
-  bool HasGradient() { return std::exchange(has_gradient, true); }
-  bool has_gradient = false;
+  // Asked once for every contribution, just before it: whether it adds to the gradient instead of
+  // writing it.
+  bool AddsToGradient() { return std::exchange(contributed, true) || !spec.first_overwrites; }
+  bool contributed = false;  // since ParameterStore::ClearGradients
 };
 
 // Local shape of a parameter with these boxes: [rows of all boxes, ...].

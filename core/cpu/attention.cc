@@ -76,8 +76,9 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
   const int64_t blocks = area.blocks();
   // Neighbouring items are blocks of one head: a thread packs keys and values once for them.
   ParallelRows(shape.batch * H * blocks, 1, [&](int64_t begin, int64_t end) {
-    Parts parts(ThreadScratch<AttentionShape>(2 * frame.panels() + 2 * frame.block_rows() +
-                                              frame.scores() + 2 * kBlockRows));
+    const int64_t floats =
+        2 * frame.panels() + 2 * frame.block_rows() + frame.scores() + 2 * kBlockRows;
+    Parts parts(ThreadScratch<AttentionShape>(floats), floats);
     float* const key_panels = parts.Take(frame.panels());
     float* const value_panels = parts.Take(frame.panels());
     float* const q_rows = parts.Take(frame.block_rows());
@@ -97,7 +98,7 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
       ReadBlock(frame, block, queries.Of(b, h), q_rows);
       Scores(frame, block, q_rows, key_panels, scores);
       SoftmaxRows(frame, block, scores, inverse_sum, block_lse);
-      SumOverKeys(frame, block, scores, value_panels, {out_rows, frame.padded_D, false});
+      SumOverKeys(frame, block, scores, value_panels, {.data = out_rows, .stride = frame.padded_D});
       const HeadRows out = outputs.Of(b, h);
       for (int64_t i = 0; i < block.rows(); ++i) {
         const float* const row = out_rows + i * frame.padded_D;
@@ -148,8 +149,9 @@ class BackwardGroup {
   }
 
   void Run(int64_t b, int64_t kv) const {
-    Parts parts(ThreadScratch<AttentionShape>(5 * frame_.panels() + 3 * frame_.block_rows() +
-                                              2 * frame_.scores() + kBlockRows));
+    const int64_t floats =
+        5 * frame_.panels() + 3 * frame_.block_rows() + 2 * frame_.scores() + kBlockRows;
+    Parts parts(ThreadScratch<AttentionShape>(floats), floats);
     const Memory memory = {.key_columns = parts.Take(frame_.panels()),
                            .value_columns = parts.Take(frame_.panels()),
                            .key_rows = parts.Take(frame_.panels()),
@@ -198,7 +200,8 @@ class BackwardGroup {
     AddOverRows(frame_, block, memory.dscores, memory.q, memory.dkeys);
     const bool add = frame_.area.form == ScoreForm::kRectangle;
     if (add) ReadBlock(frame_, block, dq, memory.dq);
-    SumOverKeys(frame_, block, memory.dscores, memory.key_rows, {memory.dq, frame_.padded_D, add});
+    SumOverKeys(frame_, block, memory.dscores, memory.key_rows,
+                {.data = memory.dq, .stride = frame_.padded_D, .add = add});
     for (int64_t i = 0; i < block.rows(); ++i) {
       dq.Write(block.begin + i, memory.dq + i * frame_.padded_D, 1);
     }

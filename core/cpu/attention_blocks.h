@@ -13,7 +13,8 @@
 namespace twinstream {
 
 // Whole tiles of SmallProduct. Larger blocks compute more of what the causal mask hides, smaller
-// ones read keys and values more often; 48 rows of scores over 2048 keys fit a second-level cache.
+// ones read keys and values more often; 48 rows of scores over 2048 keys fit a second-level cache
+// (backward's two do over 1024).
 constexpr int64_t kBlockRows = 48;
 
 // Query rows [begin, end) of one head and the keys [key_begin, key_end) that the last of them sees.
@@ -153,8 +154,10 @@ struct AttentionFrame {
 // Cuts a thread's scratch into parts.
 class Parts {
  public:
-  explicit Parts(float* memory) : next_(memory) {}
+  Parts(float* memory, int64_t floats) : next_(memory), left_(floats) {}
   float* Take(int64_t floats) {
+    left_ -= floats;
+    Check(left_ >= 0, "attention's scratch is %d floats too small", -left_);
     float* const part = next_;
     next_ += floats;
     return part;
@@ -162,6 +165,7 @@ class Parts {
 
  private:
   float* next_;
+  int64_t left_;
 };
 
 // Panels of rows' transpose [D, keys]: the right operand of scores. row: [D].
@@ -203,8 +207,8 @@ inline void ReadBlock(const AttentionFrame& frame, const ScoreBlock& block, cons
 inline void Scores(const AttentionFrame& frame, const ScoreBlock& block, const float* rows,
                    const float* panels, float* scores) {
   SmallProduct({block.rows(), PaddedToPanels(block.keys()), frame.D},
-               {scores, frame.score_stride, false}, LeftOperand::Rows(rows, frame.padded_D),
-               RightOperand::Panels(panels, frame.D));
+               {.data = scores, .stride = frame.score_stride},
+               LeftOperand::Rows(rows, frame.padded_D), RightOperand::Panels(panels, frame.D));
 }
 
 // result [rows, padded D] = or += scores [rows, keys] times rows of keys or values in panels.
@@ -218,7 +222,8 @@ inline void SumOverKeys(const AttentionFrame& frame, const ScoreBlock& block, co
 // sums [keys, padded D] += scores' times rows [rows, padded D].
 inline void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
                         const float* rows, float* sums) {
-  SmallProduct({block.keys(), frame.padded_D, block.rows()}, {sums, frame.padded_D, true},
+  SmallProduct({block.keys(), frame.padded_D, block.rows()},
+               {.data = sums, .stride = frame.padded_D, .add = true},
                LeftOperand::Transposed(scores, frame.score_stride),
                RightOperand::Rows(rows, frame.padded_D));
 }

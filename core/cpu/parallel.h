@@ -48,7 +48,7 @@ inline int64_t GrainFor(int64_t work) {
 }
 
 // This thread's temporaries, until the next call: grown at the first step, the same memory
-// afterwards; from the begin of a cache line on. `Owner` keeps the memory of kernels that call each
+// afterwards; aligned to a cache line. `Owner` keeps the memory of kernels that call each
 // other apart.
 template <class Owner>
 float* ThreadScratch(int64_t floats) {

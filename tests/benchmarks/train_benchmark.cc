@@ -216,8 +216,8 @@ int ReadSteps(Runtime& runtime) {
 
 void AnswerLines(Runtime& runtime, Variant& variant) {
   const auto print = [&](Json line) {
+    line["peak_rss_bytes"] = PeakResidentBytes();  // before the product's operands
     line["product_gflops"] = variant.ProductFlops() / 1e9;
-    line["peak_rss_bytes"] = PeakResidentBytes();
     if (runtime.rank() == 0) std::cout << line.dump() << std::endl;
   };
   print(Description(variant));

@@ -62,8 +62,8 @@ TEST(SmallProduct, EqualsTheDoubleReferenceForEveryFormOfOperands) {
           for (const RightOperand& right :
                {RightOperand::Rows(b.data(), N), RightOperand::Panels(panels.data(), K)}) {
             std::vector<float> written(product.size(), NAN), added = before;
-            SmallProduct({M, N, K}, {written.data(), N, false}, left, right);
-            SmallProduct({M, N, K}, {added.data(), N, true}, left, right);
+            SmallProduct({M, N, K}, {.data = written.data(), .stride = N}, left, right);
+            SmallProduct({M, N, K}, {.data = added.data(), .stride = N, .add = true}, left, right);
             EXPECT_LT(RelativeError(written, product), Float32Tolerance(K));
             EXPECT_LT(RelativeError(added, sum), Float32Tolerance(K + 1));
           }

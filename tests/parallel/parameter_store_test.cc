@@ -183,12 +183,16 @@ TEST_F(ParameterStoreTest, TheFirstContributionOfAStepIsToldSo) {
   spec.first_overwrites = true;
   ParameterStore store;
   Parameter& parameter = store.Declare(spec);
+  spec.name = "zeroed";
+  spec.first_overwrites = false;
+  Parameter& other = store.Declare(spec);
   store.Materialize(*device_, Gradients::kAllocated);
   for (int step = 0; step < 2; ++step) {
     store.ClearGradients(device_->ops());
-    EXPECT_FALSE(parameter.HasGradient());
-    EXPECT_TRUE(parameter.HasGradient());
-    EXPECT_TRUE(parameter.HasGradient());
+    EXPECT_FALSE(parameter.AddsToGradient());
+    EXPECT_TRUE(parameter.AddsToGradient());
+    EXPECT_TRUE(parameter.AddsToGradient());
+    EXPECT_TRUE(other.AddsToGradient());
   }
 }
 

@@ -153,17 +153,17 @@ int64_t PageFaults() {
 // Whoever maps memory for a while, as malloc does for large buffers, pays with a fault for every
 // page. oneDNN tells of each primitive that it is asked to create when it is asked to be verbose.
 TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
-  JobSpec tiny = TinyJob();
-  tiny.mutable_model()->set_hidden(256);
-  tiny.mutable_model()->set_heads(4);
-  tiny.mutable_model()->set_head_dim(64);
-  tiny.mutable_model()->set_kv_heads(4);
-  tiny.mutable_model()->set_ffn(688);
-  tiny.mutable_model()->set_vocabulary(2500);
-  tiny.mutable_model()->set_sequence(256);
-  tiny.mutable_train()->set_global_batch(2);
-  tiny.mutable_train()->set_microbatch(1);
-  const JobSpec job = OnLayout(tiny, Layout{});
+  JobSpec plain = TinyJob();
+  plain.mutable_model()->set_hidden(256);
+  plain.mutable_model()->set_heads(4);
+  plain.mutable_model()->set_head_dim(64);
+  plain.mutable_model()->set_kv_heads(4);
+  plain.mutable_model()->set_ffn(688);
+  plain.mutable_model()->set_vocabulary(2500);
+  plain.mutable_model()->set_sequence(256);
+  plain.mutable_train()->set_global_batch(2);
+  plain.mutable_train()->set_microbatch(1);
+  const JobSpec job = OnLayout(plain, Layout{});
   RunRanks(1, [&](Transport& transport) {
     const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
@@ -185,7 +185,8 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
     run(1);
     const int64_t before = PageFaults();
     run(3);
-    EXPECT_EQ(PageFaults(), before);
+    // The kernel has some of its own; a buffer of 1 MiB that is mapped anew would have 256.
+    EXPECT_LT(PageFaults() - before, 64);
 
     EXPECT_THAT(primitives(), AllOf(Not(HasSubstr("create")), HasSubstr("exec")));
   });

@@ -42,11 +42,18 @@ void MultiplyUnderSignals() {
                                                      {"out", twinstream::DType::kF32, {256, 64}}};
   const twinstream::Storage memory(*device, twinstream::BytesFor(specs));
   const std::vector<twinstream::Tensor> tensors = twinstream::TensorsIn(memory.data(), specs);
+  const std::vector<float> ones(1024 * 2048, 1.0F);
+  for (const twinstream::Tensor& operand : {tensors[0], tensors[1]}) {
+    device->CopyIn(operand, ones.data());
+  }
+  std::vector<float> products(static_cast<size_t>(tensors[2].elements()));
   const std::jthread sender([](const std::stop_token& end) {
     for (; !end.stop_requested(); usleep(100)) kill(getpid(), SIGUSR1);
   });
   for (int i = 0; i < 1000; ++i) {
     device->ops().Matmul(tensors[2], tensors[0], tensors[1], {});
+    device->CopyOut(products.data(), tensors[2]);
+    for (float product : products) twinstream::Check(product == 2048, "a product is %g", product);
   }
 }
 

@@ -58,10 +58,9 @@ std::vector<OpBenchmark> ProductBenchmarks(const OpShape& shape, DType activatio
                       m.input_gradient);
     });
     add("weight_gradient", [=](Operands& memory) {
-      return Prepared(
-          memory.ops(), memory.Zeros(DType::kF32, weight), memory.Random(activation, output),
-          memory.Random(activation, input),
-          {.transpose_a = true, .accumulate = true, .varying = m.input_gradient.varying});
+      return Prepared(memory.ops(), memory.Zeros(DType::kF32, weight),
+                      memory.Random(activation, output), memory.Random(activation, input),
+                      {.transpose_a = true, .varying = m.input_gradient.varying});
     });
   }
   return benchmarks;
