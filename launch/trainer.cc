@@ -249,18 +249,25 @@ absl::Span<const double> Trainer::SumLosses() {
 
 void Trainer::AddRouterLosses(absl::Span<const double> router_sums, StepResult* result) {
   const MoeSpec& moe = job_.model().moe();
-  const double micro_batches = static_cast<double>(micro_batches_ * job_.model().layers());
-  result->load_balance = router_sums[0] / micro_batches;
-  result->router_z = router_sums[1] / micro_batches;
-  result->loss += moe.load_balance() * result->load_balance + moe.router_z() * result->router_z;
-  const size_t E = expert_tokens_.size();
-  const absl::Span<const double> loads = router_sums.subspan(2);
+  const size_t of_layer = static_cast<size_t>(RouterSumsOfLayer(job_.model()));
   std::fill(expert_tokens_.begin(), expert_tokens_.end(), 0);
-  for (size_t i = 0; i < loads.size(); ++i) expert_tokens_[i % E] += std::llround(loads[i]);
+  double most_loaded = 0;  // tokens
+  // Layer by layer, whatever stage they are on: the pipeline does not change a bit of the sums.
+  for (size_t begin = 0; begin < router_sums.size(); begin += of_layer) {
+    const absl::Span<const double> layer = router_sums.subspan(begin, of_layer);
+    result->load_balance += layer[0];
+    result->router_z += layer[1];
+    const absl::Span<const double> loads = layer.subspan(2);
+    for (size_t e = 0; e < loads.size(); ++e) expert_tokens_[e] += std::llround(loads[e]);
+    most_loaded = std::max(most_loaded, *std::max_element(loads.begin(), loads.end()));
+  }
+  const double micro_batches = static_cast<double>(micro_batches_ * job_.model().layers());
+  result->load_balance /= micro_batches;
+  result->router_z /= micro_batches;
+  result->loss += moe.load_balance() * result->load_balance + moe.router_z() * result->router_z;
   const int64_t tokens = job_.train().global_batch() * job_.model().sequence();
-  result->expert_imbalance = *std::max_element(loads.begin(), loads.end()) *
-                             static_cast<double>(moe.experts()) /
-                             static_cast<double>(tokens * moe.top_k());
+  result->expert_imbalance =
+      most_loaded * static_cast<double>(moe.experts()) / static_cast<double>(tokens * moe.top_k());
 }
 
 bool Trainer::AnyRank(bool here) {

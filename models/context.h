@@ -32,8 +32,8 @@ struct ModelContext {
   Scratch* scratch = nullptr;
   StageObserver* observer = nullptr;  // null: nobody
   Tensor rope;                        // of this rank's tokens of a sequence: see QkvTensors::rope
-  // [2 + L E] f64, MoE: += load balance and router z-loss of each micro-batch and layer
-  // (Ops::AddRouterLosses), then the tokens of every layer's experts; over all replicas' tokens.
+  // [L, 2 + E] f64, MoE: of each layer += load balance and router z-loss of each micro-batch
+  // (Ops::AddRouterLosses), then its experts' tokens; over all replicas' tokens.
   Tensor router_sums;
 
   SequenceShard shard() const;                                 // this rank's part of a sequence

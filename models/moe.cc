@@ -30,7 +30,7 @@ enum SavedIndex : size_t {
 }  // namespace
 
 int64_t RouterSumElements(const ModelSpec& model) {
-  return model.has_moe() ? 2 + model.layers() * model.moe().experts() : 0;
+  return model.has_moe() ? model.layers() * RouterSumsOfLayer(model) : 0;
 }
 
 Moe::Moe(ModelContext& context, int64_t layer, float micro_batch_share)
@@ -256,9 +256,9 @@ void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   ops.RouterBackward(Routing(saved), BringHome(products), scales_);
   ops.Matmul(dh, saved[kProbabilities], router_->value, {.accumulate = true});
 
-  const int64_t E = context_.model.moe().experts(), loads = 2 + layer_ * E;
-  ops.AddRouterLosses(context_.router_sums.Rows(0, 2), context_.router_sums.Rows(loads, loads + E),
-                      saved[kStatistics], top_k_);
+  const int64_t elements = RouterSumsOfLayer(context_.model);
+  const Tensor sums = context_.router_sums.Rows(layer_ * elements, (layer_ + 1) * elements);
+  ops.AddRouterLosses(sums.Rows(0, 2), sums.Rows(2, elements), saved[kStatistics], top_k_);
 }
 
 void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {

@@ -25,6 +25,8 @@ namespace twinstream {
 
 // Of ModelContext::router_sums; 0 for a dense model.
 int64_t RouterSumElements(const ModelSpec& model);
+// Of them, those of one layer of an MoE model: 2 + E.
+inline int64_t RouterSumsOfLayer(const ModelSpec& model) { return 2 + model.moe().experts(); }
 
 class Moe final : public Layer {
  public:
