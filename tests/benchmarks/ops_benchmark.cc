@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "core/profiled_device.h"
 #include "tests/benchmarks/ops/op_runner.h"
 #include "tests/testing/vectors.h"
 
@@ -43,9 +44,11 @@ int Run(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   if (benchmark::GetBenchmarkFilter().empty()) benchmark::SetBenchmarkFilter("/M/");
 
-  const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", /*threads=*/0);
-  Check(device.ok(), "%s", device.status().ToString());
-  OpRunner runner(**device);
+  absl::StatusOr<std::unique_ptr<Device>> bare = MakeDevice("cpu", /*threads=*/0);
+  Check(bare.ok(), "%s", bare.status().ToString());
+  OpProfile profile;
+  const std::unique_ptr<Device> device = MakeProfiledDevice(*std::move(bare), profile);
+  OpRunner runner(*device, profile);
   PrintRoofs(runner.roofs());
   const std::vector<OpBenchmark> benchmarks = AllBenchmarks();
   for (const OpBenchmark& op : benchmarks) {

@@ -13,12 +13,6 @@ AttentionShape AttentionShapeOf(const OpShape& shape) {
           .head_dim = model.head_dim()};
 }
 
-// Of one product over the scores that are not masked: scores from queries and keys, say.
-double ProductFlops(const AttentionShape& s) {
-  const int64_t scores = s.batch * s.heads * (s.sequence * (s.sequence + 1) / 2);
-  return 2 * static_cast<double>(scores * s.head_dim);
-}
-
 AttentionTensors AttentionOperands(Operands& memory, const AttentionShape& s, DType activation) {
   const Shape queries = {s.batch, s.heads, s.sequence, s.head_dim},
               keys = {s.batch, s.kv_heads, s.sequence, s.head_dim};
@@ -31,8 +25,7 @@ AttentionTensors AttentionOperands(Operands& memory, const AttentionShape& s, DT
 
 PreparedOp PrepareForward(Operands& memory, const AttentionShape& s, DType activation) {
   const AttentionTensors t = AttentionOperands(memory, s, activation);
-  return {.cost = {.bytes = BytesOf({t.q, t.k, t.v, t.out, t.lse}), .flops = 2 * ProductFlops(s)},
-          .run = [=, &ops = memory.ops()] { ops.AttentionForward(s, t); }};
+  return [=, &ops = memory.ops()] { ops.AttentionForward(s, t); };
 }
 
 // Five products: scores are not kept, so that they are taken again is part of the floor.
@@ -44,9 +37,7 @@ PreparedOp PrepareBackward(Operands& memory, const AttentionShape& s, DType acti
                                 .dk = zeros(t.k),
                                 .dv = zeros(t.v),
                                 .dout = memory.Random(activation, t.out.shape())};
-  return {.cost = {.bytes = BytesOf({t.q, t.k, t.v, t.out, t.lse, g.dout, g.dq, g.dk, g.dv}),
-                   .flops = 5 * ProductFlops(s)},
-          .run = [=, &ops = memory.ops()] { ops.AttentionBackward(s, t, g); }};
+  return [=, &ops = memory.ops()] { ops.AttentionBackward(s, t, g); };
 }
 
 enum class HeadNorms { kNone, kAll };
@@ -73,11 +64,10 @@ constexpr float kEps = 1e-5F;
 PreparedOp PrepareQkvForward(Operands& memory, const AttentionShape& s, DType activation,
                              HeadNorms norms) {
   const QkvTensors t = QkvOperands(memory, s, activation, norms);
-  return {.cost = {.bytes = BytesOf({t.qkv, t.q, t.k, t.v, t.scales})},
-          .run = [=, &ops = memory.ops()] { ops.QkvForward(s, kEps, t); }};
+  return [=, &ops = memory.ops()] { ops.QkvForward(s, kEps, t); };
 }
 
-// The gradient takes the place of qkv, which only norms read.
+// The gradient takes the place of qkv.
 PreparedOp PrepareQkvBackward(Operands& memory, const AttentionShape& s, DType activation,
                               HeadNorms norms) {
   QkvTensors t = QkvOperands(memory, s, activation, norms);
@@ -88,10 +78,7 @@ PreparedOp PrepareQkvBackward(Operands& memory, const AttentionShape& s, DType a
   };
   const Tensor dq_norm = norm_gradient(t.q_norm), dk_norm = norm_gradient(t.k_norm),
                dv_norm = norm_gradient(t.v_norm);
-  const Tensor qkv_read = norms == HeadNorms::kAll ? t.qkv : Tensor();
-  return {
-      .cost = {.bytes = BytesOf({t.q, t.k, t.v, qkv_read, t.scales, t.qkv})},
-      .run = [=, &ops = memory.ops()] { ops.QkvBackward(s, t, t.qkv, dq_norm, dk_norm, dv_norm); }};
+  return [=, &ops = memory.ops()] { ops.QkvBackward(s, t, t.qkv, dq_norm, dk_norm, dv_norm); };
 }
 
 }  // namespace

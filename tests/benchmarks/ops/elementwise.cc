@@ -15,41 +15,36 @@ struct Extents {
 PreparedOp PrepareSwiGluForward(Operands& memory, const Extents& s) {
   const Tensor up = memory.Random(s.activation, {s.N, 2 * s.F}),
                out = memory.Zeros(s.activation, {s.N, s.F});
-  return {.cost = {.bytes = BytesOf({up, out})},
-          .run = [=, &ops = memory.ops()] { ops.SwiGluForward(out, up); }};
+  return [=, &ops = memory.ops()] { ops.SwiGluForward(out, up); };
 }
 
 // The gradient takes the place of up, as in Mlp.
 PreparedOp PrepareSwiGluBackward(Operands& memory, const Extents& s) {
   const Tensor up = memory.Random(s.activation, {s.N, 2 * s.F}),
                dout = memory.Zeros(s.activation, {s.N, s.F});
-  return {.cost = {.bytes = BytesOf({up, dout, up})},
-          .run = [=, &ops = memory.ops()] { ops.SwiGluBackward(up, dout, up); }};
+  return [=, &ops = memory.ops()] { ops.SwiGluBackward(up, dout, up); };
 }
 
 PreparedOp PrepareAdd(Operands& memory, const Extents& s) {
   const Tensor out = memory.Zeros(s.activation, s.stream()),
                a = memory.Random(s.activation, s.stream());
-  return {.cost = {.bytes = BytesOf({out, a, out})},
-          .run = [=, &ops = memory.ops()] { ops.Add(out, a); }};
+  return [=, &ops = memory.ops()] { ops.Add(out, a); };
 }
 
 PreparedOp PrepareCast(Operands& memory, const Extents& s, DType to, DType from) {
   const Tensor out = memory.Zeros(to, s.stream()), in = memory.Random(from, s.stream());
-  return {.cost = {.bytes = BytesOf({in, out})},
-          .run = [=, &ops = memory.ops()] { ops.Cast(out, in); }};
+  return [=, &ops = memory.ops()] { ops.Cast(out, in); };
 }
 
 PreparedOp PrepareZero(Operands& memory, const Extents& s) {
   const Tensor out = memory.Zeros(DType::kF32, s.weight());
-  return {.cost = {.bytes = BytesOf({out})}, .run = [=, &ops = memory.ops()] { ops.Zero(out); }};
+  return [=, &ops = memory.ops()] { ops.Zero(out); };
 }
 
 PreparedOp PrepareSumOfSquares(Operands& memory, const Extents& s) {
   const Tensor values = memory.Random(DType::kF32, s.weight()),
                sum = memory.Zeros(DType::kF64, {1});
-  return {.cost = {.bytes = BytesOf({values, sum})},
-          .run = [=, &ops = memory.ops()] { ops.SumOfSquares(sum, values); }};
+  return [=, &ops = memory.ops()] { ops.SumOfSquares(sum, values); };
 }
 
 // In BF16 the update also writes the weight that products take.
@@ -61,8 +56,7 @@ PreparedOp PrepareAdamW(Operands& memory, const Extents& s) {
       s.activation == DType::kBF16 ? memory.Zeros(DType::kBF16, s.weight()) : Tensor();
   const AdamWOptions options = {
       .learning_rate = 1e-4F, .beta1 = 0.9F, .beta2 = 0.95F, .eps = 1e-8F, .weight_decay = 0.1F};
-  return {.cost = {.bytes = BytesOf({weight, m, v, gradient, weight, m, v, rounded})},
-          .run = [=, &ops = memory.ops()] { ops.AdamW(options, weight, m, v, gradient, rounded); }};
+  return [=, &ops = memory.ops()] { ops.AdamW(options, weight, m, v, gradient, rounded); };
 }
 
 }  // namespace

@@ -26,17 +26,13 @@ RoutingTensors Routing(Operands& memory, const MoeShape& s) {
 
 PreparedOp PrepareRouting(Operands& memory, const MoeShape& s) {
   const RoutingTensors t = Routing(memory, s);
-  return {.cost = {.bytes = BytesOf({t.probabilities, t.probabilities, t.lse, t.experts, t.weights,
-                                     t.rows, t.choices})},
-          .run = [=, &ops = memory.ops()] { ops.RouteTokens(t); }};
+  return [=, &ops = memory.ops()] { ops.RouteTokens(t); };
 }
 
 PreparedOp PrepareRouterBackward(Operands& memory, const MoeShape& s) {
   const RoutingTensors t = Routing(memory, s);
   const Tensor weighted = memory.Zeros(DType::kF32, {s.N * s.k});
-  return {.cost = {.bytes = BytesOf(
-                       {t.probabilities, t.probabilities, t.lse, t.experts, t.rows, weighted})},
-          .run = [=, &ops = memory.ops()] { ops.RouterBackward(t, weighted, {}); }};
+  return [=, &ops = memory.ops()] { ops.RouterBackward(t, weighted, {}); };
 }
 
 enum class Weights { kNone, kRouters };
@@ -46,8 +42,7 @@ PreparedOp PrepareGather(Operands& memory, const MoeShape& s, Weights weights) {
   const Tensor weight = weights == Weights::kRouters ? t.weights : Tensor();
   const Tensor out = memory.Zeros(s.activation, {s.N * s.k, s.C}),
                in = memory.Random(s.activation, {s.N, s.C});
-  return {.cost = {.bytes = BytesOf({in, t.choices, weight, out})},
-          .run = [=, &ops = memory.ops()] { ops.GatherRows(out, in, t.choices, weight); }};
+  return [=, &ops = memory.ops()] { ops.GatherRows(out, in, t.choices, weight); };
 }
 
 PreparedOp PrepareCombine(Operands& memory, const MoeShape& s, Weights weights) {
@@ -55,16 +50,14 @@ PreparedOp PrepareCombine(Operands& memory, const MoeShape& s, Weights weights) 
   const Tensor weight = weights == Weights::kRouters ? t.weights : Tensor();
   const Tensor out = memory.Zeros(s.activation, {s.N, s.C}),
                in = memory.Random(s.activation, {s.N * s.k, s.C});
-  return {.cost = {.bytes = BytesOf({in, t.rows, weight, out})},
-          .run = [=, &ops = memory.ops()] { ops.CombineRows(out, in, t.rows, weight); }};
+  return [=, &ops = memory.ops()] { ops.CombineRows(out, in, t.rows, weight); };
 }
 
 PreparedOp PrepareRowProducts(Operands& memory, const MoeShape& s) {
   const Tensor a = memory.Random(s.activation, {s.N * s.k, s.F}),
                b = memory.Random(s.activation, {s.N * s.k, s.F}),
                out = memory.Zeros(DType::kF32, {s.N * s.k});
-  return {.cost = {.bytes = BytesOf({a, b, out})},
-          .run = [=, &ops = memory.ops()] { ops.RowProducts(out, a, b); }};
+  return [=, &ops = memory.ops()] { ops.RowProducts(out, a, b); };
 }
 
 }  // namespace

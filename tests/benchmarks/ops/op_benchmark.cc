@@ -23,12 +23,4 @@ std::vector<OpShape> OpShapes() {
   return shapes;
 }
 
-double BytesOf(absl::Span<const Tensor> operands) {
-  int64_t bytes = 0;
-  for (const Tensor& operand : operands) {
-    if (operand) bytes += operand.bytes();
-  }
-  return static_cast<double>(bytes);
-}
-
 }  // namespace twinstream::benchmarks

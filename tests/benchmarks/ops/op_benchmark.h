@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "proto/job.pb.h"
 #include "tests/benchmarks/ops/operands.h"
 #include "tests/benchmarks/ops/roofs.h"
@@ -24,20 +23,13 @@ struct OpShape {
 
 std::vector<OpShape> OpShapes();  // of all ModelShapes
 
-struct PreparedOp {
-  OpCost cost;
-  std::function<void()> run;  // any number of times
-};
+using PreparedOp = std::function<void()>;  // runs the operation, any number of times
 
 struct OpBenchmark {
   std::string name;  // "ResidualForward/PRE_NORM/mlp"
   DType operands = DType::kF32;
   std::function<PreparedOp(Operands&)> prepare;
 };
-
-// What the operands hold together; absent tensors hold nothing. One that is read and written counts
-// twice.
-double BytesOf(absl::Span<const Tensor> operands);
 
 // The families of operations, at a model's shape, with activations of a dtype. What does not depend
 // on that dtype is listed with float32 alone.

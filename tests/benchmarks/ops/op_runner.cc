@@ -16,9 +16,33 @@ int64_t LastLevelCacheBytes() {
   return bytes;
 }
 
+OpWork Sum(const OpProfile& profile) {
+  OpWork sum;
+  for (const OpRow& row : profile.rows()) {
+    sum.flops += row.work.flops;
+    sum.bytes += row.work.bytes;
+  }
+  return sum;
+}
+
 }  // namespace
 
-OpRunner::OpRunner(Device& device) : operands_(device), roofs_(operands_) {}
+OpRunner::OpRunner(Device& device, OpProfile& profile)
+    : profile_(profile), operands_(device), roofs_(operands_) {
+  for (int step = 0; step < 2; ++step) {  // a profile forgets its first step
+    profile_.BeginStep();
+    profile_.EndStep();
+  }
+}
+
+OpWork OpRunner::WorkOf(const PreparedOp& op) {
+  const OpWork before = Sum(profile_);
+  profile_.BeginStep();
+  op();
+  profile_.EndStep();
+  const OpWork after = Sum(profile_);
+  return {.flops = after.flops - before.flops, .bytes = after.bytes - before.bytes};
+}
 
 void OpRunner::Load(const OpBenchmark& benchmark) {
   constexpr size_t kMostSets = 64;
@@ -29,7 +53,7 @@ void OpRunner::Load(const OpBenchmark& benchmark) {
   roofs_.Refresh();
   do {
     calls_.push_back(benchmark.prepare(operands_));
-    calls_.back().run();  // makes what is made once
+    work_ = WorkOf(calls_.back());  // also makes what is made once
   } while (operands_.bytes() < bytes && calls_.size() < kMostSets);
   operands_.device().Synchronize();
   loaded_ = &benchmark;
@@ -40,20 +64,19 @@ void OpRunner::Run(benchmark::State& state, const OpBenchmark& benchmark) {
   if (loaded_ != &benchmark) Load(benchmark);
   const Clock::time_point begin = Clock::now();
   for (auto _ : state) {
-    calls_[next_].run();
+    calls_[next_]();
     operands_.device().Synchronize();
     next_ = next_ + 1 == calls_.size() ? 0 : next_ + 1;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count() /
                          static_cast<double>(state.iterations());
-  const OpCost& cost = calls_[0].cost;
-  const double floor = roofs_.FloorSeconds(cost, benchmark.operands);
+  const double floor = roofs_.FloorSeconds(work_, benchmark.operands);
   state.counters["floor_us"] = floor * 1e6;
   state.counters["fraction"] = floor / seconds;
-  if (roofs_.ArithmeticBound(cost, benchmark.operands)) {
-    state.counters["GFLOP/s"] = cost.flops / seconds * 1e-9;
+  if (roofs_.ArithmeticBound(work_, benchmark.operands)) {
+    state.counters["GFLOP/s"] = work_.flops / seconds * 1e-9;
   } else {
-    state.counters["GB/s"] = cost.bytes / seconds * 1e-9;
+    state.counters["GB/s"] = work_.bytes / seconds * 1e-9;
   }
 }
 

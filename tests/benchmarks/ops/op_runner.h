@@ -12,20 +12,25 @@ namespace twinstream::benchmarks {
 // successive calls take different ones, of twice the last-level cache together.
 class OpRunner {
  public:
-  explicit OpRunner(Device& device);  // which outlives this
+  // device: keeps account of its operations in `profile` (MakeProfiledDevice), from which their
+  // floors follow. Both outlive this.
+  OpRunner(Device& device, OpProfile& profile);
 
   const Roofs& roofs() const { return roofs_; }
   // Times `benchmark`. Its counters: floor_us, fraction (floor over time), and the rate at which it
-  // does its cost's FLOPs or moves its bytes, whichever make the floor.
+  // does its FLOPs or moves its bytes, whichever make the floor.
   void Run(benchmark::State& state, const OpBenchmark& benchmark);
 
  private:
   void Load(const OpBenchmark& benchmark);
+  OpWork WorkOf(const PreparedOp& op);
 
+  OpProfile& profile_;
   Operands operands_;
   Roofs roofs_;
   const OpBenchmark* loaded_ = nullptr;
-  std::vector<PreparedOp> calls_;  // one for each set of operands; of equal cost
+  std::vector<PreparedOp> calls_;  // one for each set of operands; of equal work
+  OpWork work_;                    // of each
   size_t next_ = 0;
 };
 

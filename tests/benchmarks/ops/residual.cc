@@ -33,12 +33,6 @@ bool SameWork(const SiteRule& a, const SiteRule& b) {
          v.output_norm == w.output_norm;
 }
 
-// Whether the gradient of the block's output is that of the base: nothing more to store.
-bool SharesGradient(const ResidualWrite& write) {
-  return write.y == ResidualWrite::Y::kKeep && !write.output_norm &&
-         write.x_gain == write.base_gain;
-}
-
 ResidualForwardTensors ForwardTensors(Operands& memory, const SiteRule& rule, const Shape& stream,
                                       DType activation) {
   const int64_t N = stream[0], C = stream[1];
@@ -64,8 +58,7 @@ ResidualForwardTensors ForwardTensors(Operands& memory, const SiteRule& rule, co
 PreparedOp PrepareForward(Operands& memory, const SiteRule& rule, const Shape& stream,
                           DType activation) {
   const ResidualForwardTensors t = ForwardTensors(memory, rule, stream, activation);
-  return {.cost = {.bytes = BytesOf({t.x, t.y, t.o, t.x_out, t.y_out, t.h})},
-          .run = [=, &ops = memory.ops()] { ops.ResidualForward(rule.site(), t); }};
+  return [=, &ops = memory.ops()] { ops.ResidualForward(rule.site(), t); };
 }
 
 PreparedOp PrepareBackward(Operands& memory, const SiteRule& rule, const Shape& stream,
@@ -89,11 +82,7 @@ PreparedOp PrepareBackward(Operands& memory, const SiteRule& rule, const Shape& 
                                      .output_weight = f.output_weight,
                                      .doutput_weight = zeros(f.output_weight),
                                      .d_o = f.x_out};  // as TransformerStage does
-  const ResidualWrite& write = rule.before.write.write;
-  const double read = BytesOf({t.dh, t.dx, t.dy, t.x, t.y, write.output_norm ? t.o : Tensor()});
-  const double written = BytesOf({t.dx, t.dy, SharesGradient(write) ? Tensor() : t.d_o});
-  return {.cost = {.bytes = read + written},
-          .run = [=, &ops = memory.ops()] { ops.ResidualBackward(rule.site(), t); }};
+  return [=, &ops = memory.ops()] { ops.ResidualBackward(rule.site(), t); };
 }
 
 }  // namespace

@@ -63,12 +63,12 @@ double Roofs::flops_per_second(DType operands) const {
                                   : float32_flops_per_second_;
 }
 
-bool Roofs::ArithmeticBound(const OpCost& cost, DType operands) const {
-  return cost.flops / flops_per_second(operands) > cost.bytes / bytes_per_second_;
+bool Roofs::ArithmeticBound(const OpWork& work, DType operands) const {
+  return work.flops / flops_per_second(operands) > work.bytes / bytes_per_second_;
 }
 
-double Roofs::FloorSeconds(const OpCost& cost, DType operands) const {
-  return std::max(cost.flops / flops_per_second(operands), cost.bytes / bytes_per_second_);
+double Roofs::FloorSeconds(const OpWork& work, DType operands) const {
+  return std::max(work.flops / flops_per_second(operands), work.bytes / bytes_per_second_);
 }
 
 }  // namespace twinstream::benchmarks

@@ -4,16 +4,10 @@
 #include <chrono>
 
 #include "absl/functional/function_ref.h"
+#include "core/op_profile.h"
 #include "tests/benchmarks/ops/operands.h"
 
 namespace twinstream::benchmarks {
-
-// The least that an operation must do: every operand read once and every result written once; and
-// multiplications and additions of products.
-struct OpCost {
-  double bytes = 0;
-  double flops = 0;
-};
 
 class Roofs {
  public:
@@ -29,8 +23,8 @@ class Roofs {
   // such products can always be taken.
   double flops_per_second(DType operands) const;
 
-  bool ArithmeticBound(const OpCost& cost, DType operands) const;
-  double FloorSeconds(const OpCost& cost, DType operands) const;
+  bool ArithmeticBound(const OpWork& work, DType operands) const;
+  double FloorSeconds(const OpWork& work, DType operands) const;
 
  private:
   void Measure();

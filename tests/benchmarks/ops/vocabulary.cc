@@ -17,17 +17,14 @@ PreparedOp PrepareEmbeddingForward(Operands& memory, const VocabularyShape& s) {
   const Tensor tokens = memory.Integers({s.N}, kTokenStep, s.V),
                table = memory.Random(s.activation, {s.V, s.C}),
                out = memory.Zeros(s.activation, {s.N, s.C});
-  return {.cost = {.bytes = BytesOf({tokens, out, out})},  // as many rows of the table
-          .run = [=, &ops = memory.ops()] { ops.EmbeddingForward(out, tokens, table, 0); }};
+  return [=, &ops = memory.ops()] { ops.EmbeddingForward(out, tokens, table, 0); };
 }
 
 PreparedOp PrepareEmbeddingBackward(Operands& memory, const VocabularyShape& s) {
   const Tensor tokens = memory.Integers({s.N}, kTokenStep, s.V),
                dtable = memory.Zeros(DType::kF32, {s.V, s.C}),
                dout = memory.Random(s.activation, {s.N, s.C});
-  const Tensor rows = dtable.Rows(0, s.N);  // as many are read and written
-  return {.cost = {.bytes = BytesOf({tokens, dout, rows, rows})},
-          .run = [=, &ops = memory.ops()] { ops.EmbeddingBackward(dtable, tokens, dout, 0); }};
+  return [=, &ops = memory.ops()] { ops.EmbeddingBackward(dtable, tokens, dout, 0); };
 }
 
 // Of a panel; the statistics of all panels of a block.
@@ -52,27 +49,22 @@ LogitOperands Logits(Operands& memory, const VocabularyShape& s) {
 PreparedOp PrepareStatistics(Operands& memory, const VocabularyShape& s) {
   const LogitOperands t = Logits(memory, s);
   const Tensor statistics = t.statistics.At(0);
-  return {
-      .cost = {.bytes = BytesOf({t.logits, t.targets, statistics})},
-      .run = [=, &ops = memory.ops()] { ops.LogitStatistics(statistics, t.logits, t.targets, 0); }};
+  return [=, &ops = memory.ops()] { ops.LogitStatistics(statistics, t.logits, t.targets, 0); };
 }
 
 PreparedOp PrepareMerge(Operands& memory, const VocabularyShape& s) {
   const LogitOperands t = Logits(memory, s);
-  return {.cost = {.bytes = BytesOf({t.statistics, t.targets, t.lse})},
-          .run = [=, &ops = memory.ops()] {
-            ops.MergeLogitStatistics(t.lse, t.sums, t.statistics, t.targets);
-          }};
+  return [=, &ops = memory.ops()] {
+    ops.MergeLogitStatistics(t.lse, t.sums, t.statistics, t.targets);
+  };
 }
 
 PreparedOp PrepareGradient(Operands& memory, const VocabularyShape& s) {
   const LogitOperands t = Logits(memory, s);
   const Tensor gradient =
       s.activation == t.logits.dtype() ? t.logits : memory.Zeros(s.activation, t.logits.shape());
-  return {.cost = {.bytes = BytesOf({t.logits, t.targets, t.lse, gradient})},
-          .run = [=, &ops = memory.ops()] {
-            ops.LogitGradient(gradient, t.logits, t.targets, t.lse, 0, {});
-          }};
+  return
+      [=, &ops = memory.ops()] { ops.LogitGradient(gradient, t.logits, t.targets, t.lse, 0, {}); };
 }
 
 }  // namespace
