@@ -1,5 +1,6 @@
 #include "launch/host.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +59,12 @@ int64_t AvailableMemory() {
   const int64_t used = NumberIn("/sys/fs/cgroup/memory.current", "");
   if (limit >= 0 && used >= 0) bytes = std::min(bytes, std::max<int64_t>(limit - used, 0));
   return bytes == std::numeric_limits<int64_t>::max() ? 0 : bytes;
+}
+
+int64_t PeakResidentBytes() {
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
 }
 
 int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host) {

@@ -14,6 +14,9 @@ namespace twinstream {
 // control group says so. 0 when unknown.
 int64_t AvailableMemory();
 
+// Largest resident size that this process has had, in bytes.
+int64_t PeakResidentBytes();
+
 // Compute threads of one rank: runtime.threads, else OMP_NUM_THREADS, else this host's cores over
 // its ranks; at least 1.
 int ThreadsPerRank(const RuntimeSpec& spec, int ranks_on_host);

@@ -1,7 +1,5 @@
 #include "launch/training_loop.h"
 
-#include <sys/resource.h>
-
 #include <chrono>
 #include <string>
 
@@ -9,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "core/file.h"
 #include "launch/evaluation.h"
+#include "launch/host.h"
 #include "launch/lr_schedule.h"
 #include "launch/profile_report.h"
 #include "launch/version.h"
@@ -25,14 +24,6 @@ double Seconds() {
 }
 
 bool Due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
-// Largest resident size that any rank has had.
-int64_t PeakMemory(Communicator& world) {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<int64_t>(
-      AllReduceValue(world, static_cast<double>(usage.ru_maxrss) * 1024, Reduction::kMax));
-}
 
 }  // namespace
 
@@ -125,17 +116,19 @@ absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, doub
     return absl::OkStatus();
   }
   const double tokens_per_second = static_cast<double>(TokensAfter(1)) / seconds;
-  StepMetrics metrics = {.step = step,
-                         .loss = result.loss,
-                         .cross_entropy = result.cross_entropy,
-                         .grad_norm = result.gradient_norm,
-                         .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
-                         .tokens = TokensAfter(step),
-                         .tokens_per_second = tokens_per_second,
-                         .step_seconds = seconds,
-                         .model_flops_utilization =
-                             TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
-                         .memory_bytes = PeakMemory(runtime_.world())};
+  StepMetrics metrics = {
+      .step = step,
+      .loss = result.loss,
+      .cross_entropy = result.cross_entropy,
+      .grad_norm = result.gradient_norm,
+      .learning_rate = LearningRate(job.optimizer(), step, job.train().steps()),
+      .tokens = TokensAfter(step),
+      .tokens_per_second = tokens_per_second,
+      .step_seconds = seconds,
+      .model_flops_utilization =
+          TrainingFlopsPerToken(job.model()) * tokens_per_second / peak_flops_,
+      .memory_bytes = static_cast<int64_t>(AllReduceValue(
+          runtime_.world(), static_cast<double>(PeakResidentBytes()), Reduction::kMax))};
   if (job.model().has_moe()) {
     const absl::Span<const int64_t> tokens = trainer_.expert_tokens();
     metrics.moe = MoeMetrics{.load_balance = result.load_balance,

@@ -7,7 +7,6 @@
 // rank 0 with all threads while the others sleep; variants of all ranks share the threads.
 #include <mpi.h>
 #include <omp.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,12 +63,6 @@ double Quantile(std::vector<double> values, double share) {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-int64_t PeakResidentBytes() {
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
 }
 
 JobSpec MergedJob(const std::string& variant) {
