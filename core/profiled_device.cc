@@ -89,7 +89,7 @@ double AttentionFlops(const AttentionShape& shape, double products, double pairs
 }
 
 // Of one head of one sequence.
-double CausalPairs(int64_t T) { return static_cast<double>(T * (T + 1) / 2); }
+double CausalPairs(int64_t T) { return 0.5 * static_cast<double>(T) * static_cast<double>(T + 1); }
 double PairsOf(const AttentionRectangle& rows) {
   return static_cast<double>((rows.query_end - rows.query_begin) * (rows.key_end - rows.key_begin));
 }
