@@ -1,5 +1,5 @@
 // SwiGLU on the CPU: one pass over memory.
-#include "core/cpu/activation_type.h"
+#include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu/activation_type.h"
+#include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"

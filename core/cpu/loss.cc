@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/cpu/activation_type.h"
+#include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"

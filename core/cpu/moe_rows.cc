@@ -1,7 +1,7 @@
 // Rows on their way to the experts and back, on the CPU.
 #include <algorithm>
 
-#include "core/cpu/activation_type.h"
+#include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/cpu/activation_type.h"
+#include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/residual_rows.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/cpu/ops.h"
 #include "core/cpu/vector_math.h"
 #include "tests/testing/near.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -56,8 +56,8 @@ INSTANTIATE_TEST_SUITE_P(Types, SwiGluTest, ::testing::ValuesIn(testing::kActiva
 
 TEST_P(SwiGluTest, ForwardMatchesTheReference) {
   std::vector<float> up = RandomUp(GetParam()), out(kRows * kWidth, NAN);
-  CpuOps().SwiGluForward(Lent(out, {kRows, kWidth}, GetParam()),
-                         Lent(up, {kRows, 2 * kWidth}, GetParam()));
+  testing::TestedOps().SwiGluForward(Lent(out, {kRows, kWidth}, GetParam()),
+                                     Lent(up, {kRows, 2 * kWidth}, GetParam()));
   std::vector<double> expected;
   for (size_t n = 0; n < kRows; ++n) {
     for (size_t j = 0; j < kWidth; ++j)
@@ -83,22 +83,23 @@ TEST_P(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
   }
   std::vector<float> dup(up.size(), NAN);
   const Shape shape = {kRows, kWidth}, up_shape = {kRows, 2 * kWidth};
-  CpuOps().SwiGluBackward(Lent(dup, up_shape, GetParam()), Lent(dout, shape, GetParam()),
-                          Lent(up, up_shape, GetParam()));
+  testing::TestedOps().SwiGluBackward(Lent(dup, up_shape, GetParam()),
+                                      Lent(dout, shape, GetParam()),
+                                      Lent(up, up_shape, GetParam()));
   EXPECT_LE(testing::RelativeError(dup, expected), Tolerance(GetParam(), 1));
   {
     const Lent in_place(up, up_shape, GetParam());
-    CpuOps().SwiGluBackward(in_place, Lent(dout, shape, GetParam()), in_place);
+    testing::TestedOps().SwiGluBackward(in_place, Lent(dout, shape, GetParam()), in_place);
   }
   EXPECT_EQ(up, dup);
 }
 
 TEST_P(SwiGluTest, LargeGatesAreFinite) {
   std::vector<float> up = {2, 2, -200, 200}, out(2), dout = {1, 1}, dup(4);
-  CpuOps().SwiGluForward(Lent(out, {1, 2}, GetParam()), Lent(up, {1, 4}, GetParam()));
+  testing::TestedOps().SwiGluForward(Lent(out, {1, 2}, GetParam()), Lent(up, {1, 4}, GetParam()));
   EXPECT_EQ(out, std::vector<float>({0, 400}));
-  CpuOps().SwiGluBackward(Lent(dup, {1, 4}, GetParam()), Lent(dout, {1, 2}, GetParam()),
-                          Lent(up, {1, 4}, GetParam()));
+  testing::TestedOps().SwiGluBackward(Lent(dup, {1, 4}, GetParam()), Lent(dout, {1, 2}, GetParam()),
+                                      Lent(up, {1, 4}, GetParam()));
   EXPECT_EQ(dup, std::vector<float>({0, 200, 0, 2}));
 }
 

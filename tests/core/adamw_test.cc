@@ -5,8 +5,8 @@
 #include <random>
 #include <vector>
 
-#include "core/cpu/ops.h"
 #include "tests/testing/near.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -59,8 +59,8 @@ TEST(AdamWTest, SeveralUpdatesMatchTheReferenceOnAnyNumberOfThreads) {
     std::vector<double> w(weight.begin(), weight.end()), m64(kElements), v64(kElements);
     for (int update = 1; update <= 5; ++update) {
       std::vector<float> gradient = Random(static_cast<uint32_t>(100 + update), 1e-2F);
-      CpuOps().AdamW(OptionsOf(update), TensorOf(weight), TensorOf(m), TensorOf(v),
-                     TensorOf(gradient), {});
+      testing::TestedOps().AdamW(OptionsOf(update), TensorOf(weight), TensorOf(m), TensorOf(v),
+                                 TensorOf(gradient), {});
       Reference(OptionsOf(update), w, m64, v64, gradient);
     }
     EXPECT_LE(testing::RelativeError(weight, w), testing::Float32Tolerance(5));
@@ -77,10 +77,10 @@ TEST(AdamWTest, TheRoundedCopyIsTheWeightRoundedOnce) {
   std::vector<BFloat16> rounded(kElements);
   for (int update = 1; update <= 3; ++update) {
     std::vector<float> gradient = Random(static_cast<uint32_t>(100 + update), 1e-2F);
-    CpuOps().AdamW(OptionsOf(update), TensorOf(weight), TensorOf(m), TensorOf(v),
-                   TensorOf(gradient), testing::View(rounded, {kElements}));
-    CpuOps().AdamW(OptionsOf(update), TensorOf(alone), TensorOf(alone_m), TensorOf(alone_v),
-                   TensorOf(gradient), {});
+    testing::TestedOps().AdamW(OptionsOf(update), TensorOf(weight), TensorOf(m), TensorOf(v),
+                               TensorOf(gradient), testing::View(rounded, {kElements}));
+    testing::TestedOps().AdamW(OptionsOf(update), TensorOf(alone), TensorOf(alone_m),
+                               TensorOf(alone_v), TensorOf(gradient), {});
     EXPECT_EQ(weight, alone);
     for (size_t i = 0; i < kElements; ++i) {
       ASSERT_EQ(rounded[i].bits, RoundToBFloat16(weight[i]).bits) << weight[i];
@@ -92,7 +92,8 @@ TEST(AdamWTest, TheFirstUpdateMovesByTheLearningRate) {
   AdamWOptions options = OptionsOf(1);
   options.weight_decay = 0;
   std::vector<float> weight = {1, 1, 1}, m(3), v(3), gradient = {2e-3F, -5, 0};
-  CpuOps().AdamW(options, TensorOf(weight), TensorOf(m), TensorOf(v), TensorOf(gradient), {});
+  testing::TestedOps().AdamW(options, TensorOf(weight), TensorOf(m), TensorOf(v),
+                             TensorOf(gradient), {});
   EXPECT_NEAR(weight[0], 1 - 1e-3, 1e-7);
   EXPECT_NEAR(weight[1], 1 + 1e-3, 1e-7);
   EXPECT_EQ(weight[2], 1);
@@ -100,7 +101,8 @@ TEST(AdamWTest, TheFirstUpdateMovesByTheLearningRate) {
 
 TEST(AdamWTest, WithoutGradientOnlyDecayMoves) {
   std::vector<float> weight = {2, -4}, m(2), v(2), gradient(2);
-  CpuOps().AdamW(OptionsOf(1), TensorOf(weight), TensorOf(m), TensorOf(v), TensorOf(gradient), {});
+  testing::TestedOps().AdamW(OptionsOf(1), TensorOf(weight), TensorOf(m), TensorOf(v),
+                             TensorOf(gradient), {});
   EXPECT_FLOAT_EQ(weight[0], 2 * (1 - 1e-4F));
   EXPECT_FLOAT_EQ(weight[1], -4 * (1 - 1e-4F));
 }

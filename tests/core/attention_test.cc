@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "core/cpu/ops.h"
 #include "gtest/gtest.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_attention.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream::testing {
@@ -94,7 +94,7 @@ class CpuAttention : public ::testing::TestWithParam<AttentionShape> {};
 void ExpectReference(const AttentionShape& shape, DType dtype) {
   SCOPED_TRACE(std::string(NameOf(dtype)));
   Attention attention(shape, 1, dtype);
-  const CpuOps ops;
+  const Ops& ops = testing::TestedOps();
   attention.Run(ops);
 
   const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
@@ -224,7 +224,7 @@ void ExpectMergesIntoTheWhole(const AttentionShape& shape, DType dtype) {
   whole_shape.sequence *= kParts;
   const Attention whole(whole_shape, 1, dtype);
   Parts cut(shape, whole);
-  cut.Run(CpuOps());
+  cut.Run(testing::TestedOps());
 
   const AttentionOutputs expected = ReferenceAttention(whole_shape, whole.inputs());
   const AttentionInputs gradients =
@@ -265,7 +265,7 @@ INSTANTIATE_TEST_SUITE_P(
 // exp of an unshifted score would overflow.
 TEST(CpuAttentionForward, LargeScoresStayFinite) {
   Attention attention({.batch = 1, .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 16}, 200);
-  attention.Run(CpuOps());
+  attention.Run(testing::TestedOps());
   const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
   // A score s carries an error of about |s| 2^-24, which the exponential turns into a factor.
   EXPECT_LT(RelativeError(attention.out, expected.out), 2e-4);
@@ -280,7 +280,7 @@ TEST(CpuAttentionForward, LaterTokensDoNotMatter) {
   const int64_t cut = 100 * shape.head_dim;  // tokens 100 .. of the only key head
   std::fill(changed.k.begin() + cut, changed.k.end(), 7.0F);
   std::fill(changed.v.begin() + cut, changed.v.end(), -9.0F);
-  const CpuOps ops;
+  const Ops& ops = testing::TestedOps();
   attention.Run(ops);
   changed.Run(ops);
   const auto before = [&](const Attention& a) {
@@ -295,7 +295,7 @@ TEST(CpuAttentionBackward, TheNumberOfThreadsDoesNotChangeABit) {
   const int threads_before = omp_get_max_threads();
   for (DType dtype : kActivationTypes) {
     Attention one(shape, 1, dtype), three(shape, 1, dtype);
-    const CpuOps ops;
+    const Ops& ops = testing::TestedOps();
     omp_set_num_threads(1);
     one.Run(ops);
     omp_set_num_threads(3);

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "core/cpu/ops.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -22,7 +22,7 @@ Tensor TensorOf(std::vector<T>& values) {
 
 double SumOfSquares(std::vector<float>& values) {
   std::vector<double> sum = {-1};
-  CpuOps().SumOfSquares(TensorOf(sum), TensorOf(values));
+  testing::TestedOps().SumOfSquares(TensorOf(sum), TensorOf(values));
   return sum[0];
 }
 
@@ -37,8 +37,8 @@ TEST_P(ElementwiseTest, AddAndScaleReachEveryElementOnce) {
   std::vector<float> a = testing::RandomFloats(kElements, 1),
                      b = testing::RandomFloats(kElements, 2), expected = a;
   for (size_t i = 0; i < expected.size(); ++i) expected[i] = (expected[i] + b[i]) * 0.3F;
-  CpuOps().Add(TensorOf(a), TensorOf(b));
-  CpuOps().Scale(TensorOf(a), 0.3F);
+  testing::TestedOps().Add(TensorOf(a), TensorOf(b));
+  testing::TestedOps().Scale(TensorOf(a), 0.3F);
   EXPECT_EQ(a, expected);
 }
 
@@ -46,16 +46,16 @@ TEST_P(ElementwiseTest, AddOfBf16RoundsOnce) {
   std::vector<float> a = testing::RandomFloats(kElements, 1, DType::kBF16),
                      b = testing::RandomFloats(kElements, 2, DType::kBF16), expected;
   for (size_t i = 0; i < a.size(); ++i) expected.push_back(RoundToBFloat16(a[i] + b[i]));
-  CpuOps().Add(testing::Lent(a, {kElements}, DType::kBF16),
-               testing::Lent(b, {kElements}, DType::kBF16));
+  testing::TestedOps().Add(testing::Lent(a, {kElements}, DType::kBF16),
+                           testing::Lent(b, {kElements}, DType::kBF16));
   EXPECT_EQ(a, expected);
 }
 
 TEST_P(ElementwiseTest, CastRoundsToTheNearestAndWidensExactly) {
   std::vector<float> values = testing::RandomFloats(kElements, 1), back(kElements, NAN);
   std::vector<BFloat16> narrow(kElements);
-  CpuOps().Cast(TensorOf(narrow), TensorOf(values));
-  CpuOps().Cast(TensorOf(back), TensorOf(narrow));
+  testing::TestedOps().Cast(TensorOf(narrow), TensorOf(values));
+  testing::TestedOps().Cast(TensorOf(back), TensorOf(narrow));
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(narrow[i].bits, RoundToBFloat16(values[i]).bits);
     ASSERT_EQ(back[i], static_cast<float>(narrow[i]));
@@ -66,9 +66,9 @@ TEST_P(ElementwiseTest, ZeroClearsEveryDtypeAndNothingElse) {
   std::vector<double> wide(kElements, 3);
   std::vector<int32_t> integers(7, 3);
   std::vector<BFloat16> narrow(5, BFloat16{3});
-  CpuOps().Zero(TensorOf(wide).Rows(1, kElements - 1));
-  CpuOps().Zero(TensorOf(integers));
-  CpuOps().Zero(TensorOf(narrow).Rows(0, 4));
+  testing::TestedOps().Zero(TensorOf(wide).Rows(1, kElements - 1));
+  testing::TestedOps().Zero(TensorOf(integers));
+  testing::TestedOps().Zero(TensorOf(narrow).Rows(0, 4));
   EXPECT_EQ(wide.front(), 3);
   EXPECT_EQ(wide.back(), 3);
   EXPECT_EQ(std::vector<double>(wide.begin() + 1, wide.end() - 1),
@@ -80,8 +80,8 @@ TEST_P(ElementwiseTest, ZeroClearsEveryDtypeAndNothingElse) {
 
 TEST_P(ElementwiseTest, NoElementsAreNoWork) {
   std::vector<float> none;
-  CpuOps().Zero(TensorOf(none));
-  CpuOps().Add(TensorOf(none), TensorOf(none));
+  testing::TestedOps().Zero(TensorOf(none));
+  testing::TestedOps().Add(TensorOf(none), TensorOf(none));
   EXPECT_EQ(SumOfSquares(none), 0);
 }
 
@@ -108,7 +108,7 @@ TEST(SumOfSquaresTest, NoBitDependsOnThreadsOrPlace) {
   std::vector<float> shifted(values.size() + 3);
   std::copy(values.begin(), values.end(), shifted.begin() + 3);
   std::vector<double> sum(1);
-  CpuOps().SumOfSquares(TensorOf(sum), TensorOf(shifted).Rows(3, kElements + 3));
+  testing::TestedOps().SumOfSquares(TensorOf(sum), TensorOf(shifted).Rows(3, kElements + 3));
   EXPECT_EQ(sum[0], one);
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cpu/ops.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -40,9 +40,9 @@ TEST_P(EmbeddingTest, TokensOfTheTableAreLookedUpAndOthersAreZero) {
     std::vector<int32_t> tokens = Tokens();
     std::vector<float> table = testing::RandomFloats(kTableRows * C, 3, GetParam());
     std::vector<float> out(static_cast<size_t>(kTokens * C), -1.0F), expected;
-    CpuOps().EmbeddingForward(testing::Lent(out, {kTokens, C}, GetParam()),
-                              TensorOf(tokens, {kTokens}),
-                              testing::Lent(table, {kTableRows, C}, GetParam()), kBegin);
+    testing::TestedOps().EmbeddingForward(
+        testing::Lent(out, {kTokens, C}, GetParam()), TensorOf(tokens, {kTokens}),
+        testing::Lent(table, {kTableRows, C}, GetParam()), kBegin);
     for (int32_t token : tokens) {
       for (int64_t j = 0; j < C; ++j)
         expected.push_back(InTable(token) ? table[static_cast<size_t>((token - kBegin) * C + j)]
@@ -67,8 +67,9 @@ TEST_P(EmbeddingTest, BackwardAddsInAscendingOrderOnAnyNumberOfThreads) {
     for (int threads : {1, 2, 3}) {
       omp_set_num_threads(threads);
       std::vector<float> dtable = before;
-      CpuOps().EmbeddingBackward(TensorOf(dtable, {kTableRows, C}), TensorOf(tokens, {kTokens}),
-                                 testing::Lent(dout, {kTokens, C}, GetParam()), kBegin);
+      testing::TestedOps().EmbeddingBackward(TensorOf(dtable, {kTableRows, C}),
+                                             TensorOf(tokens, {kTokens}),
+                                             testing::Lent(dout, {kTokens, C}, GetParam()), kBegin);
       EXPECT_EQ(dtable, expected) << C << " columns, " << threads << " threads";
     }
     omp_set_num_threads(1);

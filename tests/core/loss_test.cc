@@ -3,10 +3,10 @@
 #include <limits>
 #include <vector>
 
-#include "core/cpu/ops.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/near.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream::testing {
@@ -34,7 +34,7 @@ std::vector<float> Columns(const std::vector<float>& rows, int64_t begin, int64_
 // The three operations over a vocabulary cut at `ends`; the gradient is of `dtype`.
 Loss Split(const std::vector<float>& logits, std::vector<int32_t> targets,
            const std::vector<int64_t>& ends, DType dtype = DType::kF32) {
-  const CpuOps ops;
+  const Ops& ops = testing::TestedOps();
   const Tensor target_tensor = View(targets, {kRows});
   std::vector<float> gathered;
   int64_t begin = 0;
@@ -132,8 +132,8 @@ TEST_F(CpuLoss, AFloat32GradientMayReplaceTheLogits) {
   const Loss apart = Split(logits, targets, {kVocabulary});
   std::vector<float> in_place = logits, lse = apart.lse;
   const Tensor rows = View(in_place, {kRows, kVocabulary});
-  CpuOps().LogitGradient(rows, rows, View(targets, {kRows}), View(lse, {kRows}), 0,
-                         {kZLoss, kScale});
+  testing::TestedOps().LogitGradient(rows, rows, View(targets, {kRows}), View(lse, {kRows}), 0,
+                                     {kZLoss, kScale});
   EXPECT_EQ(in_place, apart.dlogits);
 }
 

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/cpu/ops.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_moe.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -68,7 +68,7 @@ TEST(RouteTokens, MatchesTheReference) {
     const testing::ReferenceRouting expected =
         testing::RouteReference(testing::ToDouble(logits), E, k);
     Routed routed(logits, sizes);
-    CpuOps().RouteTokens(routed.tensors());
+    testing::TestedOps().RouteTokens(routed.tensors());
     EXPECT_LE(testing::RelativeError(routed.probabilities, expected.probabilities),
               testing::Float32Tolerance(E));
     EXPECT_LE(testing::RelativeError(routed.lse, expected.lse), testing::Float32Tolerance(E));
@@ -80,8 +80,8 @@ TEST(RouteTokens, MatchesTheReference) {
       EXPECT_EQ(routed.weights[at], routed.probabilities[static_cast<size_t>(n * E + e)]);
     }
     std::vector<double> losses(2), loads(static_cast<size_t>(E), 1.0);
-    CpuOps().AddRouterLosses(View(losses, {2}), View(loads, {E}),
-                             View(routed.statistics, {2 * E + 1}), k);
+    testing::TestedOps().AddRouterLosses(View(losses, {2}), View(loads, {E}),
+                                         View(routed.statistics, {2 * E + 1}), k);
     EXPECT_NEAR(losses[0] / expected.load_balance, 1, 1e-6);
     EXPECT_NEAR(losses[1] / expected.router_z, 1, 1e-6);
     for (size_t e = 0; e < loads.size(); ++e) {
@@ -96,7 +96,7 @@ TEST(RouteTokens, EveryChoiceHasOneRowInTheOrderOfExpertsAndTokens) {
   for (const Sizes& sizes : kSizes) {
     const auto [N, E, k] = sizes;
     Routed routed(RandomFloats(N * E, 2), sizes);
-    CpuOps().RouteTokens(routed.tensors());
+    testing::TestedOps().RouteTokens(routed.tensors());
     for (size_t row = 0; row < routed.choices.size(); ++row) {
       const size_t choice = static_cast<size_t>(routed.choices[row]);
       EXPECT_EQ(routed.rows[choice], static_cast<int32_t>(row));
@@ -112,14 +112,14 @@ TEST(RouteTokens, EveryChoiceHasOneRowInTheOrderOfExpertsAndTokens) {
 TEST(RouteTokens, OfEqualLogitsTheLowerExpertComesFirst) {
   std::vector<float> logits = {1, 3, 2, 3, 2, 0, 0, 0, 0, 0};
   Routed routed(logits, {2, 5, 3});
-  CpuOps().RouteTokens(routed.tensors());
+  testing::TestedOps().RouteTokens(routed.tensors());
   EXPECT_EQ(routed.experts, std::vector<int32_t>({1, 3, 2, 0, 1, 2}));
 }
 
 TEST(RouteTokens, LogitsThatAreNotNumbersStillChooseDifferentExperts) {
   std::vector<float> logits = {NAN, NAN, NAN, NAN, 1, NAN, 2, NAN, -INFINITY, 3, INFINITY, NAN};
   Routed routed(logits, {3, 4, 3});
-  CpuOps().RouteTokens(routed.tensors());
+  testing::TestedOps().RouteTokens(routed.tensors());
   for (size_t n = 0; n < 3; ++n) {
     std::vector<int32_t> chosen(&routed.experts[3 * n], &routed.experts[3 * n] + 3);
     std::sort(chosen.begin(), chosen.end());
@@ -137,12 +137,13 @@ TEST(RouteTokens, BitsDoNotDependOnTheThreads) {
   for (int threads : {1, 2, 3}) {
     omp_set_num_threads(threads);
     Routed routed(logits, sizes);
-    CpuOps().RouteTokens(routed.tensors());
+    testing::TestedOps().RouteTokens(routed.tensors());
     if (threads == 1) probabilities = routed.probabilities;
     if (threads == 1) statistics = routed.statistics;
     EXPECT_EQ(routed.probabilities, probabilities);
     EXPECT_EQ(routed.statistics, statistics);
-    CpuOps().RouterBackward(routed.tensors(), View(weighted, {sizes.N * sizes.k}), {1, 1});
+    testing::TestedOps().RouterBackward(routed.tensors(), View(weighted, {sizes.N * sizes.k}),
+                                        {1, 1});
     if (threads == 1) gradient = routed.probabilities;
     EXPECT_EQ(routed.probabilities, gradient);
   }
@@ -161,7 +162,7 @@ TEST(RouterBackward, MatchesDifferencesOfTheReferenceOverAllRanksTokens) {
 
     Routed parts[] = {Routed({logits.begin(), logits.begin() + kFirst * E}, {kFirst, E, k}),
                       Routed({logits.begin() + kFirst * E, logits.end()}, {kSecond, E, k})};
-    for (Routed& part : parts) CpuOps().RouteTokens(part.tensors());
+    for (Routed& part : parts) testing::TestedOps().RouteTokens(part.tensors());
     std::vector<double> sum = parts[0].statistics;
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += parts[1].statistics[i];
     std::vector<float> gradient;
@@ -174,9 +175,9 @@ TEST(RouterBackward, MatchesDifferencesOfTheReferenceOverAllRanksTokens) {
         weighted[static_cast<size_t>(part.rows[i])] =
             part.weights[i] * gradients[static_cast<size_t>(token * E + part.experts[i])];
       }
-      CpuOps().RouterBackward(part.tensors(),
-                              View(weighted, {static_cast<int64_t>(weighted.size())}),
-                              {.load_balance = 30, .router_z = 20});
+      testing::TestedOps().RouterBackward(part.tensors(),
+                                          View(weighted, {static_cast<int64_t>(weighted.size())}),
+                                          {.load_balance = 30, .router_z = 20});
       gradient.insert(gradient.end(), part.probabilities.begin(), part.probabilities.end());
     }
     EXPECT_LE(testing::RelativeError(gradient, expected), testing::Float32Tolerance(E));
@@ -192,7 +193,7 @@ float Rounded(float value, DType dtype) {
 void ExpectRowsThereAndBack(DType dtype, int64_t C) {
   const auto [N, E, k] = Sizes{23, 5, 3};
   Routed routed(RandomFloats(N * E, 7), {N, E, k});
-  CpuOps().RouteTokens(routed.tensors());
+  testing::TestedOps().RouteTokens(routed.tensors());
   const RoutingTensors t = routed.tensors();
   std::vector<float> tokens = RandomFloats(N * C, 8, dtype),
                      out = RandomFloats(N * k * C, 9, dtype);
@@ -200,9 +201,10 @@ void ExpectRowsThereAndBack(DType dtype, int64_t C) {
   for (bool weighted : {false, true}) {
     std::vector<float> rows(out.size(), NAN), sums(tokens.size(), NAN);
     const Tensor weights = weighted ? t.weights : Tensor();
-    CpuOps().GatherRows(Lent(rows, {N * k, C}, dtype), Lent(tokens, {N, C}, dtype), t.choices,
-                        weights);
-    CpuOps().CombineRows(Lent(sums, {N, C}, dtype), Lent(out, {N * k, C}, dtype), t.rows, weights);
+    testing::TestedOps().GatherRows(Lent(rows, {N * k, C}, dtype), Lent(tokens, {N, C}, dtype),
+                                    t.choices, weights);
+    testing::TestedOps().CombineRows(Lent(sums, {N, C}, dtype), Lent(out, {N * k, C}, dtype),
+                                     t.rows, weights);
     const size_t row_size = static_cast<size_t>(C);
     for (size_t n = 0; n < static_cast<size_t>(N); ++n) {
       for (size_t c = 0; c < row_size; ++c) {
@@ -237,7 +239,8 @@ TEST(MoeRows, RowProductsMatchTheReference) {
       for (size_t i = 0; i < a.size(); ++i) {
         expected[i / static_cast<size_t>(C)] += static_cast<double>(a[i]) * b[i];
       }
-      CpuOps().RowProducts(View(out, {9}), Lent(a, {9, C}, dtype), Lent(b, {9, C}, dtype));
+      testing::TestedOps().RowProducts(View(out, {9}), Lent(a, {9, C}, dtype),
+                                       Lent(b, {9, C}, dtype));
       EXPECT_LE(testing::RelativeError(out, expected), testing::Float32Tolerance(C));
     }
   }

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "core/cpu/ops.h"
 #include "gtest/gtest.h"
 #include "tests/testing/near.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream::testing {
@@ -117,7 +117,7 @@ struct Qkv {
     if (c.q_norm || c.k_norm || c.v_norm) t.scales = View(scales, {B * T, H + 2 * K});
     return t;
   }
-  void Forward() { CpuOps().QkvForward(c.shape, kEps, Loan(*this).tensors); }
+  void Forward() { testing::TestedOps().QkvForward(c.shape, kEps, Loan(*this).tensors); }
   // Gradients for backward.
   std::vector<std::vector<float>> SetGradients() {
     for (size_t kind = 0; kind < heads.size(); ++kind)
@@ -133,8 +133,8 @@ struct Qkv {
     BackwardInto(loan, loan.qkv);
   }
   void BackwardInto(const Loan& loan, Tensor gradient) {
-    CpuOps().QkvBackward(c.shape, loan.tensors, gradient, Weight(dweights, 0, c.q_norm),
-                         Weight(dweights, 1, c.k_norm), Weight(dweights, 2, c.v_norm));
+    testing::TestedOps().QkvBackward(c.shape, loan.tensors, gradient, Weight(dweights, 0, c.q_norm),
+                                     Weight(dweights, 1, c.k_norm), Weight(dweights, 2, c.v_norm));
   }
 
   Case c;

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/cpu/ops.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_residual.h"
 #include "tests/testing/residual_cases.h"
+#include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -176,7 +176,7 @@ struct SiteRun {
   int64_t N, C;
   DType dtype;
   std::mt19937 generator{11};
-  CpuOps ops;
+  const Ops& ops = testing::TestedOps();
   Floats x, y, o, x_weight_before, output_weight, x_weight, y_weight, input_weight, scales_before;
   Floats x_out, y_out, h, scales;
   Floats dx, dy, dh, d_o, dx_weight, dy_weight, dinput_weight, doutput_weight;
@@ -348,7 +348,7 @@ TEST(ResidualTest, NoRowsAreNoWork) {
   t.x = t.h = none;
   t.x_weight = TensorOf(weight, {8});
   t.scales = TensorOf(some, {kResidualScales, 0});
-  CpuOps().ResidualForward(site, t);
+  testing::TestedOps().ResidualForward(site, t);
   EXPECT_EQ(some, Floats(64));
 }
 

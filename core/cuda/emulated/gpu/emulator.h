@@ -1,0 +1,69 @@
+// Runs CUDA kernels on the CPU, for tests: every thread of a block is a fiber, the blocks of a grid
+// run one after another, the grids of one host thread in the order of their launches. What a card
+// would leave undefined ends the process with the kernel's name: threads of a block that disagree
+// about the next barrier, lanes of a warp about the next exchange. Memory errors are caught by the
+// guard pages behind every allocation (emulated/device.cc) and behind a block's shared memory.
+//
+// The order in which the threads of a block advance is another in every block: a kernel that lacks
+// a barrier gives wrong results.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/functional/function_ref.h"
+
+// CUDA's own names; no project namespace.
+struct dim3 {                                           // NOLINT(readability-identifier-naming)
+  constexpr dim3(unsigned x_in = 1, unsigned y_in = 1,  // NOLINT(google-explicit-constructor)
+                 unsigned z_in = 1)
+      : x(x_in), y(y_in), z(z_in) {}
+  unsigned x, y, z;
+};
+
+// Of the fiber that runs.
+inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;  // NOLINT
+
+namespace twinstream::gpu {
+
+constexpr int kWarpLanes = 32;
+
+struct EmulatedGrid {
+  const char* kernel = "";
+  dim3 blocks, threads;
+  int64_t shared_bytes = 0;  // of each block
+};
+
+// Runs `body` once for every thread of the grid.
+void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body);
+
+// For the fiber that runs. Every barrier or exchange of a block, or of a warp's lanes, is the same
+// operation in all that take part; threads that have returned take no part.
+enum class Meeting { kBlockBarrier, kWarpBarrier, kShuffle, kMatrixLoad, kProduct };
+void MeetBlock();
+void MeetWarp(Meeting meeting);
+// All lanes of a warp give up to 64 bytes each; then each may read what any lane gave, until it
+// takes part in the next exchange.
+constexpr int kExchangeBytes = 64;
+void Exchange(Meeting meeting, const void* given, int bytes);
+const std::byte* GivenBy(int lane);  // dies when that lane took no part
+int Lane();
+std::byte* BlockSharedMemory();
+int64_t BlockSharedBytes();
+
+// Asynchronous copies of 16 bytes to shared memory happen as late as a card may do them: when their
+// thread waits for them.
+void DeferCopy(void* to, const void* from, bool zero);
+void CommitDeferredCopies();
+void WaitForDeferredCopies(int groups_left);
+
+template <class T>
+T ExchangedWith(T value, int lane) {
+  static_assert(sizeof(T) <= kExchangeBytes);
+  Exchange(Meeting::kShuffle, &value, sizeof(T));
+  std::memcpy(&value, GivenBy(lane), sizeof(T));
+  return value;
+}
+
+}  // namespace twinstream::gpu

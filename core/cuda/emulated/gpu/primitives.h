@@ -1,0 +1,139 @@
+// The emulated twin of native/gpu/primitives.h, where every function is described. CMake gives the
+// compiler the names that have no meaning here: __global__, __device__, __host__ and
+// __launch_bounds__ are empty.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/bfloat16.h"
+#include "core/check.h"
+#include "gpu/emulator.h"
+
+struct alignas(16) uint4 {  // NOLINT: CUDA's name
+  uint32_t x, y, z, w;
+};
+
+namespace twinstream::gpu {
+
+struct Stream {};  // work is done when its launch returns
+
+struct LaunchShape {
+  dim3 blocks, threads;
+  int64_t shared_bytes = 0;
+};
+
+template <class... Parameters, class... Arguments>
+void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape,
+            Stream /*stream*/, Arguments... arguments) {
+  Emulate({.kernel = name,
+           .blocks = shape.blocks,
+           .threads = shape.threads,
+           .shared_bytes = shape.shared_bytes},
+          [&] { kernel(arguments...); });
+}
+
+inline void Clear(std::byte* data, int64_t bytes, Stream /*stream*/) {
+  std::memset(data, 0, static_cast<size_t>(bytes));
+}
+
+template <class T>
+T* SharedMemory() {
+  return reinterpret_cast<T*>(BlockSharedMemory());
+}
+
+inline void SyncBlock() { MeetBlock(); }
+inline void SyncWarp() { MeetWarp(Meeting::kWarpBarrier); }
+template <class T>
+T ShuffleXor(T value, int mask) {
+  return ExchangedWith(value, Lane() ^ mask);
+}
+template <class T>
+T Shuffle(T value, int lane) {
+  return ExchangedWith(value, lane);
+}
+
+inline void AtomicAdd(float* to, float value) { *to += value; }
+inline int AtomicAdd(int* to, int value) {
+  const int before = *to;
+  *to += value;
+  return before;
+}
+inline void FenceDevice() {}
+
+inline float ReciprocalSqrt(float x) { return 1.0F / std::sqrt(x); }
+inline float Exp(float x) { return std::exp(x); }
+inline float Exp2(float x) { return std::exp2(x); }
+inline float Log(float x) { return std::log(x); }
+inline float Log2(float x) { return std::log2(x); }
+
+inline uint4 LoadStreaming(const uint4* from) { return *from; }
+inline void StoreStreaming(uint4* to, uint4 value) { *to = value; }
+
+inline uint32_t PackBFloat16(float low, float high) {
+  return RoundToBFloat16(low).bits | uint32_t{RoundToBFloat16(high).bits} << 16;
+}
+inline float LowOf(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
+inline float HighOf(uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000U); }
+
+// The fragments' layouts: PTX ISA, "Matrix fragments for mma.m16n8k16" of .bf16.
+inline void MmaBFloat16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  struct Given {
+    uint32_t a[4], b[2];
+  } given = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
+  Exchange(Meeting::kProduct, &given, sizeof(given));
+  const int group = Lane() / 4, pair = Lane() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int row = group + (i / 2) * 8, column = pair * 2 + i % 2;
+    float sum = 0;
+    for (int k = 0; k < 16; ++k) {
+      const int holder_pair = k % 8 / 2;
+      const auto* left = reinterpret_cast<const Given*>(GivenBy(row % 8 * 4 + holder_pair));
+      const auto* right = reinterpret_cast<const Given*>(GivenBy(column * 4 + holder_pair));
+      const uint32_t x = left->a[row / 8 + k / 8 * 2], y = right->b[k / 8];
+      sum += (k % 2 == 0 ? LowOf(x) : HighOf(x)) * (k % 2 == 0 ? LowOf(y) : HighOf(y));
+    }
+    d[i] += sum;
+  }
+}
+
+namespace internal {
+inline void LoadMatrices(uint32_t (&to)[4], const BFloat16* row, bool transposed) {
+  Check(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a matrix load of a row off 16 bytes");
+  Exchange(Meeting::kMatrixLoad, &row, sizeof(row));
+  const int group = Lane() / 4, pair = Lane() % 4;
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    uint32_t bits[2];
+    for (int i = 0; i < 2; ++i) {
+      const int r = transposed ? pair * 2 + i : group, c = transposed ? group : pair * 2 + i;
+      const BFloat16* from = nullptr;
+      std::memcpy(&from, GivenBy(matrix * 8 + r), sizeof(from));
+      bits[i] = from[c].bits;
+    }
+    to[matrix] = bits[0] | bits[1] << 16;
+  }
+}
+}  // namespace internal
+
+inline void LoadMatrices(uint32_t (&to)[4], const BFloat16* row) {
+  internal::LoadMatrices(to, row, false);
+}
+inline void LoadMatricesTransposed(uint32_t (&to)[4], const BFloat16* row) {
+  internal::LoadMatrices(to, row, true);
+}
+
+inline void CopyAsync16(void* shared, const void* global, bool valid) {
+  Check(reinterpret_cast<uintptr_t>(shared) % 16 == 0 &&
+            (!valid || reinterpret_cast<uintptr_t>(global) % 16 == 0),
+        "an asynchronous copy off 16 bytes");
+  DeferCopy(shared, global, !valid);
+}
+inline void CommitCopies() { CommitDeferredCopies(); }
+template <int kGroupsLeft>
+void WaitForCopies() {
+  WaitForDeferredCopies(kGroupsLeft);
+}
+
+}  // namespace twinstream::gpu

@@ -1,0 +1,22 @@
+// MatrixProducts: Ops::Matmul on a device. Native: cuBLASLt's (matrix_products.cc); emulated: the
+// CPU's.
+#pragma once
+
+#include <memory>
+
+#include "core/ops.h"
+#include "gpu/primitives.h"
+
+namespace twinstream {
+
+class MatrixProducts {
+ public:
+  virtual ~MatrixProducts() = default;
+  // As Ops::Matmul, on the stream of the products. M, N or K of 0: nothing is added.
+  virtual void Multiply(Tensor out, Tensor a, Tensor b, MatmulOptions options) = 0;
+};
+
+// Products on `stream`, which outlives them.
+std::unique_ptr<MatrixProducts> MakeMatrixProducts(gpu::Stream stream);
+
+}  // namespace twinstream

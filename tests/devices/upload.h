@@ -1,0 +1,34 @@
+// Upload: the tensors of one call of an operation, for as long as the call lasts.
+#pragma once
+
+#include <list>
+#include <vector>
+
+#include "core/device.h"
+
+namespace twinstream::testing {
+
+class Upload {
+ public:
+  explicit Upload(Device& device) : device_(device) {}
+  ~Upload();  // copies everything back
+  Upload(const Upload&) = delete;
+  Upload& operator=(const Upload&) = delete;
+
+  // Copies the tensors to the device and makes them point there. Tensors that overlap in host
+  // memory overlap in the same way on the device. Once, for all tensors of the call.
+  void Add(std::vector<Tensor*> tensors);
+
+ private:
+  // Host memory without a gap, and its copy.
+  struct Piece {
+    std::byte* begin;
+    std::byte* end;
+    Storage storage;
+  };
+
+  Device& device_;
+  std::list<Piece> pieces_;
+};
+
+}  // namespace twinstream::testing
