@@ -1,7 +1,8 @@
-// What kernels share: 16-byte packs of activations and sums over warps and blocks. Reductions have
-// a fixed order.
+// What kernels share: accesses of 16 bytes, the split of an array over threads, sums over warps and
+// blocks. Reductions have a fixed order.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -49,6 +50,80 @@ __device__ Pack<T> LoadPack(const T* from) {
 template <class T>
 __device__ void StorePack(T* to, const Pack<T>& pack) {
   *reinterpret_cast<uint4*>(to) = Packed(pack);
+}
+
+// kWidth elements in a row, as float32: a single one, or as many as fill one word of 8 bytes (four
+// bf16) or words of 16, and aligned to it.
+template <int kWidth, class T>
+__device__ void LoadValues(float (&values)[kWidth], const T* from) {
+  if constexpr (kWidth == 1) {
+    values[0] = *from;
+  } else if constexpr (kWidth * sizeof(T) == 8) {
+    const uint2 bits = *reinterpret_cast<const uint2*>(from);
+    values[0] = LowOf(bits.x);
+    values[1] = HighOf(bits.x);
+    values[2] = LowOf(bits.y);
+    values[3] = HighOf(bits.y);
+  } else {
+    for (int i = 0; i < kWidth; i += kPack<T>) {
+      const Pack<T> pack = LoadPack(from + i);
+      for (int j = 0; j < kPack<T>; ++j) values[i + j] = pack.values[j];
+    }
+  }
+}
+template <int kWidth, class T>
+__device__ void StoreValues(T* to, const float (&values)[kWidth]) {
+  if constexpr (kWidth == 1) {
+    *to = values[0];
+  } else if constexpr (kWidth * sizeof(T) == 8) {
+    *reinterpret_cast<uint2*>(to) = {PackBFloat16(values[0], values[1]),
+                                     PackBFloat16(values[2], values[3])};
+  } else {
+    for (int i = 0; i < kWidth; i += kPack<T>) {
+      Pack<T> pack;
+      for (int j = 0; j < kPack<T>; ++j) pack.values[j] = values[i + j];
+      StorePack(to + i, pack);
+    }
+  }
+}
+
+// Whether words of 16 bytes can be accessed at all of them.
+template <class... T>
+__host__ __device__ bool Aligned(const T*... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+// Every stride-th item from `first` on: what one thread takes of them all.
+struct Share {
+  int64_t first, stride;
+};
+__device__ inline Share ShareOfBlock() { return {threadIdx.x, blockDim.x}; }
+__device__ inline Share ShareOfGrid() {
+  return {int64_t{blockIdx.x} * blockDim.x + threadIdx.x, int64_t{gridDim.x} * blockDim.x};
+}
+
+// Of a grid that shares `items` out: at most so many blocks that they run in a few waves.
+inline LaunchShape ShapeFor(int64_t items, int multiprocessors) {
+  constexpr int kThreads = 256;
+  return {.blocks = static_cast<unsigned>(
+              std::min<int64_t>((items + kThreads - 1) / kThreads, int64_t{multiprocessors} * 32)),
+          .threads = kThreads};
+}
+
+// Calls f(std::integral_constant<int, width>(), i) for elements i .. i + width - 1, this thread's
+// share of `elements` in packs of kWidth: whole packs where all arrays are `aligned`, else single
+// elements. No thread gets other elements, or in another order, for that.
+template <int kWidth, class F>
+__device__ void ForEachPack(Share share, int64_t elements, bool aligned, F f) {
+  for (int64_t i = share.first * kWidth; i < elements; i += share.stride * kWidth) {
+    if (aligned && i + kWidth <= elements) {
+      f(std::integral_constant<int, kWidth>(), i);
+    } else {
+      for (int64_t j = i; j < i + kWidth && j < elements; ++j) {
+        f(std::integral_constant<int, 1>(), j);
+      }
+    }
+  }
 }
 
 template <class Number>

@@ -84,9 +84,5 @@ void CudaOps::AdamW(const AdamWOptions& /*options*/, Tensor /*weight*/, Tensor /
                     Tensor /*gradient*/, Tensor /*rounded*/) const {
   Die("AdamW");
 }
-void CudaOps::SumOfSquares(Tensor /*sum*/, Tensor /*values*/) const { Die("SumOfSquares"); }
-void CudaOps::Cast(Tensor /*out*/, Tensor /*in*/) const { Die("Cast"); }
-void CudaOps::Scale(Tensor /*out*/, float /*factor*/) const { Die("Scale"); }
-void CudaOps::Zero(Tensor /*out*/) const { Die("Zero"); }
 
 }  // namespace twinstream

@@ -62,6 +62,26 @@ TEST_P(ElementwiseTest, CastRoundsToTheNearestAndWidensExactly) {
   }
 }
 
+// Parts of larger tensors begin anywhere.
+TEST_P(ElementwiseTest, TensorsMayBeginAtAnyElement) {
+  constexpr int64_t kCount = 1000;
+  for (const int64_t begin : {1, 2, 4}) {
+    std::vector<float> a = testing::RandomFloats(begin + kCount, 1),
+                       b = testing::RandomFloats(kCount, 2), expected = a;
+    std::vector<BFloat16> narrow(static_cast<size_t>(begin + kCount), BFloat16{3});
+    const auto first = static_cast<size_t>(begin);
+    for (size_t i = 0; i < kCount; ++i) expected[first + i] = (a[first + i] + b[i]) * 0.3F;
+    const Tensor part = TensorOf(a).Rows(begin, begin + kCount);
+    testing::TestedOps().Add(part, TensorOf(b));
+    testing::TestedOps().Scale(part, 0.3F);
+    testing::TestedOps().Cast(TensorOf(narrow).Rows(begin, begin + kCount), part);
+    EXPECT_EQ(a, expected);
+    EXPECT_EQ(narrow[first - 1].bits, 3);
+    for (size_t i = first; i < a.size(); ++i)
+      ASSERT_EQ(narrow[i].bits, RoundToBFloat16(expected[i]).bits);
+  }
+}
+
 TEST_P(ElementwiseTest, ZeroClearsEveryDtypeAndNothingElse) {
   std::vector<double> wide(kElements, 3);
   std::vector<int32_t> integers(7, 3);

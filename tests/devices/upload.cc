@@ -25,14 +25,14 @@ void Upload::Add(std::vector<Tensor*> tensors) {
   }
   for (Piece& piece : pieces_) {
     const int64_t bytes = piece.end - piece.begin;
-    piece.storage = Storage(device_, bytes);
-    device_.CopyIn(Bytes(piece.storage.data(), bytes), piece.begin);
+    piece.storage = Storage(device_, piece.offset() + bytes);
+    device_.CopyIn(Bytes(piece.data(), bytes), piece.begin);
   }
   for (Tensor* tensor : tensors) {
     for (const Piece& piece : pieces_) {
       if (tensor->data() < piece.begin || tensor->data() >= piece.end) continue;
-      *tensor = Tensor(piece.storage.data() + (tensor->data() - piece.begin), tensor->dtype(),
-                       tensor->shape());
+      *tensor =
+          Tensor(piece.data() + (tensor->data() - piece.begin), tensor->dtype(), tensor->shape());
       break;
     }
   }
@@ -40,7 +40,7 @@ void Upload::Add(std::vector<Tensor*> tensors) {
 
 Upload::~Upload() {
   for (const Piece& piece : pieces_) {
-    device_.CopyOut(piece.begin, Bytes(piece.storage.data(), piece.end - piece.begin));
+    device_.CopyOut(piece.begin, Bytes(piece.data(), piece.end - piece.begin));
   }
 }
 

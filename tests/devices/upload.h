@@ -1,6 +1,7 @@
 // Upload: the tensors of one call of an operation, for as long as the call lasts.
 #pragma once
 
+#include <cstdint>
 #include <list>
 #include <vector>
 
@@ -25,6 +26,10 @@ class Upload {
     std::byte* begin;
     std::byte* end;
     Storage storage;
+
+    // On the device it begins as far off 16 bytes as here.
+    int64_t offset() const { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % 16); }
+    std::byte* data() const { return storage.data() + offset(); }
   };
 
   Device& device_;

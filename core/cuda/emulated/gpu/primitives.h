@@ -12,6 +12,9 @@
 #include "core/check.h"
 #include "gpu/emulator.h"
 
+struct alignas(8) uint2 {  // NOLINT: CUDA's name
+  uint32_t x, y;
+};
 struct alignas(16) uint4 {  // NOLINT: CUDA's name
   uint32_t x, y, z, w;
 };
