@@ -80,9 +80,5 @@ void CudaOps::LogitGradient(Tensor /*gradient*/, Tensor /*logits*/, Tensor /*tar
                             Tensor /*lse*/, int64_t /*begin*/, TokenLossScales /*scales*/) const {
   Die("LogitGradient");
 }
-void CudaOps::AdamW(const AdamWOptions& /*options*/, Tensor /*weight*/, Tensor /*m*/, Tensor /*v*/,
-                    Tensor /*gradient*/, Tensor /*rounded*/) const {
-  Die("AdamW");
-}
 
 }  // namespace twinstream

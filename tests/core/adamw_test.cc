@@ -88,6 +88,24 @@ TEST(AdamWTest, TheRoundedCopyIsTheWeightRoundedOnce) {
   }
 }
 
+// Parts of larger tensors begin anywhere.
+TEST(AdamWTest, NoBitDependsOnWhereTheTensorsBegin) {
+  std::vector<float> weight = Random(1, 0.02F), m(kElements), v(kElements), gradient = Random(2, 1);
+  std::vector<BFloat16> rounded(kElements), shifted_rounded(kElements + 3);
+  std::vector<float> shifted = {0};
+  shifted.insert(shifted.end(), weight.begin(), weight.end());
+  std::vector<float> m_again = m, v_again = v;
+  testing::TestedOps().AdamW(OptionsOf(1), TensorOf(weight), TensorOf(m), TensorOf(v),
+                             TensorOf(gradient), testing::View(rounded, {kElements}));
+  testing::TestedOps().AdamW(
+      OptionsOf(1), TensorOf(shifted).Rows(1, kElements + 1), TensorOf(m_again), TensorOf(v_again),
+      TensorOf(gradient), testing::View(shifted_rounded, {kElements + 3}).Rows(3, kElements + 3));
+  for (size_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(shifted[i + 1], weight[i]);
+    ASSERT_EQ(shifted_rounded[i + 3].bits, rounded[i].bits);
+  }
+}
+
 TEST(AdamWTest, TheFirstUpdateMovesByTheLearningRate) {
   AdamWOptions options = OptionsOf(1);
   options.weight_decay = 0;

@@ -1,0 +1,82 @@
+// AdamW on a CUDA device: one pass that reads weight, m, v and gradient and writes weight, m and v,
+// and the weight's rounded copy where there is one. Its floor: 28 bytes per element, 30 with a
+// copy.
+#include <cmath>
+
+#include "core/cuda/kernel.h"
+#include "core/cuda/ops.h"
+
+namespace twinstream {
+namespace {
+
+using gpu::LoadValues;
+using gpu::StoreValues;
+
+constexpr int kUpdateWidth = 4;  // 16 bytes of float32
+
+struct Update {
+  float beta1, beta2, gradient_scale, eps;
+  float decay;  // 1 - lr wd
+  float step;   // lr / correction1
+  float root;   // 1 / sqrt(correction2)
+};
+
+Update UpdateOf(const AdamWOptions& options) {
+  const double rate = options.learning_rate;
+  return {.beta1 = options.beta1,
+          .beta2 = options.beta2,
+          .gradient_scale = options.gradient_scale,
+          .eps = options.eps,
+          .decay = static_cast<float>(1 - rate * options.weight_decay),
+          .step = static_cast<float>(rate / options.bias_correction1),
+          .root = static_cast<float>(1 / std::sqrt(static_cast<double>(options.bias_correction2)))};
+}
+
+struct AdamWArrays {
+  float *weight, *m, *v;
+  const float* gradient;
+  BFloat16* rounded;  // or null
+};
+
+//   g = gradient_scale gradient,  m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
+//   w <- w (1 - lr wd) - lr (m / correction1) / (sqrt(v / correction2) + eps)
+// One kernel with and without the copy: the weight's bits do not depend on it.
+__global__ void AdamWKernel(Update u, AdamWArrays a, int64_t elements) {
+  gpu::ForEachPack<kUpdateWidth>(
+      gpu::ShareOfGrid(), elements, gpu::Aligned(a.weight, a.m, a.v, a.gradient, a.rounded),
+      [=]<int kWidth>(std::integral_constant<int, kWidth>, int64_t i) {
+        float weight[kWidth], m[kWidth], v[kWidth], gradient[kWidth];
+        LoadValues(weight, a.weight + i);
+        LoadValues(m, a.m + i);
+        LoadValues(v, a.v + i);
+        LoadValues(gradient, a.gradient + i);
+        for (int j = 0; j < kWidth; ++j) {
+          const float g = u.gradient_scale * gradient[j];
+          m[j] = u.beta1 * m[j] + (1 - u.beta1) * g;
+          v[j] = u.beta2 * v[j] + (1 - u.beta2) * g * g;
+          weight[j] = weight[j] * u.decay - u.step * m[j] / (sqrtf(v[j]) * u.root + u.eps);
+        }
+        StoreValues(a.weight + i, weight);
+        StoreValues(a.m + i, m);
+        StoreValues(a.v + i, v);
+        if (a.rounded != nullptr) StoreValues(a.rounded + i, weight);
+      });
+}
+
+}  // namespace
+
+void CudaOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
+                    Tensor rounded) const {
+  const int64_t elements = weight.elements();
+  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements &&
+            (!rounded || rounded.elements() == elements),
+        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", weight.shape(), m.shape(),
+        v.shape(), gradient.shape(), rounded.shape());
+  if (elements == 0) return;
+  const AdamWArrays arrays = {weight.As<float>(), m.As<float>(), v.As<float>(),
+                              gradient.As<float>(), rounded ? rounded.As<BFloat16>() : nullptr};
+  gpu::Launch("AdamW", AdamWKernel, gpu::ShapeFor(elements / kUpdateWidth + 1, multiprocessors_),
+              stream_, UpdateOf(options), arrays, elements);
+}
+
+}  // namespace twinstream
