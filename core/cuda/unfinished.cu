@@ -38,10 +38,6 @@ void CudaOps::AttentionMergeBackward(const AttentionShape& /*shape*/,
                                      const AttentionGradients& /*g*/) const {
   Die("AttentionMergeBackward");
 }
-void CudaOps::SwiGluForward(Tensor /*out*/, Tensor /*up*/) const { Die("SwiGluForward"); }
-void CudaOps::SwiGluBackward(Tensor /*dup*/, Tensor /*dout*/, Tensor /*up*/) const {
-  Die("SwiGluBackward");
-}
 void CudaOps::RouteTokens(const RoutingTensors& /*t*/) const { Die("RouteTokens"); }
 void CudaOps::RouterBackward(const RoutingTensors& /*t*/, Tensor /*weighted*/,
                              const RouterLossScales& /*scales*/) const {

@@ -15,14 +15,14 @@ namespace twinstream {
 namespace {
 
 constexpr int64_t kRows = 7;
-constexpr int64_t kWidth = 37;
+constexpr int64_t kWidths[] = {37, 40};  // 40: packs of 16 bytes of either type
 
 using testing::Lent;
 using testing::Tolerance;
 
 // Normal values of standard deviation 2.
-std::vector<float> RandomUp(DType dtype) {
-  std::vector<float> up = testing::RandomFloats(kRows * 2 * kWidth, 5, dtype);
+std::vector<float> RandomUp(int64_t width, DType dtype) {
+  std::vector<float> up = testing::RandomFloats(kRows * 2 * width, 5, dtype);
   for (float& v : up) v *= 2;
   return up;
 }
@@ -55,43 +55,55 @@ INSTANTIATE_TEST_SUITE_P(Types, SwiGluTest, ::testing::ValuesIn(testing::kActiva
                          [](const auto& type) { return std::string(NameOf(type.param)); });
 
 TEST_P(SwiGluTest, ForwardMatchesTheReference) {
-  std::vector<float> up = RandomUp(GetParam()), out(kRows * kWidth, NAN);
-  testing::TestedOps().SwiGluForward(Lent(out, {kRows, kWidth}, GetParam()),
-                                     Lent(up, {kRows, 2 * kWidth}, GetParam()));
-  std::vector<double> expected;
-  for (size_t n = 0; n < kRows; ++n) {
-    for (size_t j = 0; j < kWidth; ++j)
-      expected.push_back(SwiGlu(up[n * 2 * kWidth + j], up[n * 2 * kWidth + kWidth + j]));
+  for (const int64_t F : kWidths) {
+    std::vector<float> up = RandomUp(F, GetParam()), out(static_cast<size_t>(kRows * F), NAN);
+    testing::TestedOps().SwiGluForward(Lent(out, {kRows, F}, GetParam()),
+                                       Lent(up, {kRows, 2 * F}, GetParam()));
+    std::vector<double> expected;
+    for (int64_t n = 0; n < kRows; ++n) {
+      const float* const row = &up[static_cast<size_t>(n * 2 * F)];
+      for (int64_t j = 0; j < F; ++j) expected.push_back(SwiGlu(row[j], row[F + j]));
+    }
+    EXPECT_LE(testing::RelativeError(out, expected), Tolerance(GetParam(), 1)) << F << " columns";
   }
-  EXPECT_LE(testing::RelativeError(out, expected), Tolerance(GetParam(), 1));
 }
 
-TEST_P(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
-  std::vector<float> up = RandomUp(GetParam()),
-                     dout = testing::RandomFloats(kRows * kWidth, 6, GetParam());
-  std::vector<double> expected(up.size());
+// Of sum(dout . out), by central differences.
+std::vector<double> ExpectedGradient(int64_t F, const std::vector<float>& up,
+                                     const std::vector<float>& dout) {
   constexpr double kStep = 1e-5;
+  const auto columns = static_cast<size_t>(F);
+  std::vector<double> expected(up.size());
   for (size_t n = 0; n < kRows; ++n) {
-    for (size_t j = 0; j < kWidth; ++j) {
-      const size_t value_at = n * 2 * kWidth + j, gate_at = value_at + kWidth;
-      const double value = up[value_at], gate = up[gate_at], d = dout[n * kWidth + j];
+    for (size_t j = 0; j < columns; ++j) {
+      const size_t value_at = n * 2 * columns + j, gate_at = value_at + columns;
+      const double value = up[value_at], gate = up[gate_at], d = dout[n * columns + j];
       expected[value_at] =
           d * (SwiGlu(value + kStep, gate) - SwiGlu(value - kStep, gate)) / (2 * kStep);
       expected[gate_at] =
           d * (SwiGlu(value, gate + kStep) - SwiGlu(value, gate - kStep)) / (2 * kStep);
     }
   }
-  std::vector<float> dup(up.size(), NAN);
-  const Shape shape = {kRows, kWidth}, up_shape = {kRows, 2 * kWidth};
-  testing::TestedOps().SwiGluBackward(Lent(dup, up_shape, GetParam()),
-                                      Lent(dout, shape, GetParam()),
-                                      Lent(up, up_shape, GetParam()));
-  EXPECT_LE(testing::RelativeError(dup, expected), Tolerance(GetParam(), 1));
-  {
-    const Lent in_place(up, up_shape, GetParam());
-    testing::TestedOps().SwiGluBackward(in_place, Lent(dout, shape, GetParam()), in_place);
+  return expected;
+}
+
+TEST_P(SwiGluTest, BackwardMatchesDifferencesAndMayBeInPlace) {
+  for (const int64_t F : kWidths) {
+    std::vector<float> up = RandomUp(F, GetParam()),
+                       dout = testing::RandomFloats(kRows * F, 6, GetParam());
+    const std::vector<double> expected = ExpectedGradient(F, up, dout);
+    std::vector<float> dup(up.size(), NAN);
+    const Shape shape = {kRows, F}, up_shape = {kRows, 2 * F};
+    testing::TestedOps().SwiGluBackward(Lent(dup, up_shape, GetParam()),
+                                        Lent(dout, shape, GetParam()),
+                                        Lent(up, up_shape, GetParam()));
+    EXPECT_LE(testing::RelativeError(dup, expected), Tolerance(GetParam(), 1)) << F << " columns";
+    {
+      const Lent in_place(up, up_shape, GetParam());
+      testing::TestedOps().SwiGluBackward(in_place, Lent(dout, shape, GetParam()), in_place);
+    }
+    EXPECT_EQ(up, dup);
   }
-  EXPECT_EQ(up, dup);
 }
 
 TEST_P(SwiGluTest, LargeGatesAreFinite) {
