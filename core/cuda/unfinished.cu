@@ -56,14 +56,6 @@ void CudaOps::CombineRows(Tensor /*out*/, Tensor /*in*/, Tensor /*rows*/,
   Die("CombineRows");
 }
 void CudaOps::RowProducts(Tensor /*out*/, Tensor /*a*/, Tensor /*b*/) const { Die("RowProducts"); }
-void CudaOps::EmbeddingForward(Tensor /*out*/, Tensor /*tokens*/, Tensor /*table*/,
-                               int64_t /*begin*/) const {
-  Die("EmbeddingForward");
-}
-void CudaOps::EmbeddingBackward(Tensor /*dtable*/, Tensor /*tokens*/, Tensor /*dout*/,
-                                int64_t /*begin*/) const {
-  Die("EmbeddingBackward");
-}
 void CudaOps::LogitStatistics(Tensor /*statistics*/, Tensor /*logits*/, Tensor /*targets*/,
                               int64_t /*begin*/) const {
   Die("LogitStatistics");

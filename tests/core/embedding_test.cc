@@ -76,5 +76,25 @@ TEST_P(EmbeddingTest, BackwardAddsInAscendingOrderOnAnyNumberOfThreads) {
   }
 }
 
+// A third of all tokens are one and the same, the others mostly occur once.
+TEST_P(EmbeddingTest, BackwardAddsInAscendingOrderToManyRows) {
+  constexpr int64_t kManyRows = 1500, kManyTokens = 700;
+  for (int64_t C : {8, 11}) {
+    std::vector<int32_t> tokens(kManyTokens);
+    for (int32_t n = 0; n < kManyTokens; ++n) tokens[n] = n % 3 == 0 ? 1499 : n * 7919 % 1600;
+    std::vector<float> dout = testing::RandomFloats(kManyTokens * C, 3, GetParam());
+    std::vector<float> dtable = testing::RandomFloats(kManyRows * C, 4), expected = dtable;
+    for (int64_t n = 0; n < kManyTokens; ++n) {
+      const int64_t row = tokens[static_cast<size_t>(n)];
+      for (int64_t j = 0; row < kManyRows && j < C; ++j)
+        expected[static_cast<size_t>(row * C + j)] += dout[static_cast<size_t>(n * C + j)];
+    }
+    testing::TestedOps().EmbeddingBackward(
+        TensorOf(dtable, {kManyRows, C}), TensorOf(tokens, {kManyTokens}),
+        testing::Lent(dout, {kManyTokens, C}, GetParam()), /*begin=*/0);
+    EXPECT_EQ(dtable, expected) << C << " columns";
+  }
+}
+
 }  // namespace
 }  // namespace twinstream
