@@ -11,14 +11,6 @@ void CudaOps::ResidualBackward(const ResidualSite& /*site*/,
                                const ResidualBackwardTensors& /*t*/) const {
   Die("ResidualBackward");
 }
-void CudaOps::QkvForward(const AttentionShape& /*shape*/, float /*eps*/,
-                         const QkvTensors& /*t*/) const {
-  Die("QkvForward");
-}
-void CudaOps::QkvBackward(const AttentionShape& /*shape*/, const QkvTensors& /*t*/, Tensor /*dqkv*/,
-                          Tensor /*dq_norm*/, Tensor /*dk_norm*/, Tensor /*dv_norm*/) const {
-  Die("QkvBackward");
-}
 void CudaOps::AttentionForward(const AttentionShape& /*shape*/,
                                const AttentionTensors& /*t*/) const {
   Die("AttentionForward");

@@ -248,5 +248,44 @@ TEST(CpuQkvBackward, NormGradientsRepeatBitForBit) {
   EXPECT_EQ(first.dqkv, second.dqkv);
 }
 
+// v is not rotated: the gradient of its norm is a plain sum.
+TEST(CpuQkvBackward, NormGradientsAreSumsOverAllRows) {
+  const Case c{
+      {.batch = 2, .sequence = 2100, .heads = 1, .kv_heads = 1, .head_dim = 4}, false, false, true};
+  Qkv op(c);
+  op.Forward();
+  const std::vector<float> dv = op.SetGradients()[2];
+  op.Backward();
+  const auto [B, T, H, K, D] = c.shape;
+  std::vector<double> expected(static_cast<size_t>(D), 0.5);
+  for (int64_t n = 0; n < B * T; ++n)
+    for (int64_t j = 0; j < D; ++j) {
+      const double normed = static_cast<double>(op.qkv[static_cast<size_t>((n * 3 + 2) * D + j)]) *
+                            op.scales[static_cast<size_t>(n * 3 + 2)];
+      expected[static_cast<size_t>(j)] += normed * dv[static_cast<size_t>(n * D + j)];
+    }
+  const std::vector<float> actual(op.dweights.begin() + 2 * D, op.dweights.end());
+  EXPECT_LT(RelativeError(actual, expected), Float32Tolerance(B * T));
+}
+
+// Parts of larger tensors begin anywhere.
+TEST(CpuQkvForward, TensorsMayBeginAtAnyElement) {
+  const Case c{
+      {.batch = 1, .sequence = 3, .heads = 3, .kv_heads = 1, .head_dim = 64}, true, true, true};
+  Qkv op(c);
+  op.Forward();
+  const std::vector<float> q = op.heads[0];
+  std::vector<float> shifted(q.size() + 1);
+  {
+    Qkv::Loan loan(op);
+    loan.tensors.q = View(shifted, {static_cast<int64_t>(shifted.size())})
+                         .Rows(1, static_cast<int64_t>(shifted.size()))
+                         .Reshape(op.HeadsShape(c.shape.heads));
+    TestedOps().QkvForward(c.shape, kEps, loan.tensors);
+  }
+  EXPECT_LT(RelativeError({shifted.data() + 1, q.size()}, ToDouble(q)),
+            Float32Tolerance(c.shape.head_dim));
+}
+
 }  // namespace
 }  // namespace twinstream::testing
