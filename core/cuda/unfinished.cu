@@ -42,24 +42,6 @@ void CudaOps::SwiGluForward(Tensor /*out*/, Tensor /*up*/) const { Die("SwiGluFo
 void CudaOps::SwiGluBackward(Tensor /*dup*/, Tensor /*dout*/, Tensor /*up*/) const {
   Die("SwiGluBackward");
 }
-void CudaOps::RouteTokens(const RoutingTensors& /*t*/) const { Die("RouteTokens"); }
-void CudaOps::RouterBackward(const RoutingTensors& /*t*/, Tensor /*weighted*/,
-                             const RouterLossScales& /*scales*/) const {
-  Die("RouterBackward");
-}
-void CudaOps::AddRouterLosses(Tensor /*losses*/, Tensor /*loads*/, Tensor /*statistics*/,
-                              int64_t /*top_k*/) const {
-  Die("AddRouterLosses");
-}
-void CudaOps::GatherRows(Tensor /*out*/, Tensor /*in*/, Tensor /*choices*/,
-                         Tensor /*weights*/) const {
-  Die("GatherRows");
-}
-void CudaOps::CombineRows(Tensor /*out*/, Tensor /*in*/, Tensor /*rows*/,
-                          Tensor /*weights*/) const {
-  Die("CombineRows");
-}
-void CudaOps::RowProducts(Tensor /*out*/, Tensor /*a*/, Tensor /*b*/) const { Die("RowProducts"); }
 void CudaOps::EmbeddingForward(Tensor /*out*/, Tensor /*tokens*/, Tensor /*table*/,
                                int64_t /*begin*/) const {
   Die("EmbeddingForward");
@@ -67,18 +49,6 @@ void CudaOps::EmbeddingForward(Tensor /*out*/, Tensor /*tokens*/, Tensor /*table
 void CudaOps::EmbeddingBackward(Tensor /*dtable*/, Tensor /*tokens*/, Tensor /*dout*/,
                                 int64_t /*begin*/) const {
   Die("EmbeddingBackward");
-}
-void CudaOps::LogitStatistics(Tensor /*statistics*/, Tensor /*logits*/, Tensor /*targets*/,
-                              int64_t /*begin*/) const {
-  Die("LogitStatistics");
-}
-void CudaOps::MergeLogitStatistics(Tensor /*lse*/, Tensor /*sums*/, Tensor /*gathered*/,
-                                   Tensor /*targets*/) const {
-  Die("MergeLogitStatistics");
-}
-void CudaOps::LogitGradient(Tensor /*gradient*/, Tensor /*logits*/, Tensor /*targets*/,
-                            Tensor /*lse*/, int64_t /*begin*/, TokenLossScales /*scales*/) const {
-  Die("LogitGradient");
 }
 void CudaOps::AdamW(const AdamWOptions& /*options*/, Tensor /*weight*/, Tensor /*m*/, Tensor /*v*/,
                     Tensor /*gradient*/, Tensor /*rounded*/) const {
