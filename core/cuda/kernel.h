@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 
 #include "core/bfloat16.h"
@@ -126,6 +127,19 @@ __device__ void ForEachPack(Share share, int64_t elements, bool aligned, F f) {
   }
 }
 
+// f(std::integral_constant<int, kWidth>()) for the elements that a thread may take at a time of
+// rows of so many columns: 8 where every row of `matrices` can be cut into packs, else 1.
+template <class F>
+void WithWidth(int64_t columns, std::initializer_list<const void*> matrices, F f) {
+  bool packs = columns % 8 == 0;
+  for (const void* data : matrices) packs = packs && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+  if (packs) {
+    f(std::integral_constant<int, 8>());
+  } else {
+    f(std::integral_constant<int, 1>());
+  }
+}
+
 template <class Number>
 __device__ Number WarpSum(Number value) {
   for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
@@ -148,6 +162,16 @@ __device__ Number BlockSum(Number value, Number* sums) {
   Number total = 0;
   for (int warp = 0; warp < warps; ++warp) total += sums[warp];
   return total;
+}
+// Likewise; passes over NaN.
+__device__ inline float BlockMax(float value, float* maxima) {
+  value = WarpMax(value);
+  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
+  if (threadIdx.x % kWarpLanes == 0) maxima[threadIdx.x / kWarpLanes] = value;
+  SyncBlock();
+  float largest = maxima[0];
+  for (int warp = 1; warp < warps; ++warp) largest = fmaxf(largest, maxima[warp]);
+  return largest;
 }
 
 }  // namespace twinstream::gpu

@@ -59,7 +59,7 @@ class Routed {
   std::vector<double> statistics;
 };
 
-const Sizes kSizes[] = {{1, 1, 1}, {5, 3, 3}, {37, 8, 2}, {300, 64, 8}, {64, 5, 1}};
+const Sizes kSizes[] = {{1, 1, 1}, {5, 3, 3}, {37, 8, 2}, {300, 64, 8}, {64, 5, 1}, {1100, 6, 2}};
 
 TEST(RouteTokens, MatchesTheReference) {
   for (const Sizes& sizes : kSizes) {
@@ -232,7 +232,7 @@ TEST(MoeRows, GatherAndCombineFollowTheChoices) {
 
 TEST(MoeRows, RowProductsMatchTheReference) {
   for (DType dtype : kActivationTypes) {
-    for (int64_t C : {1, 37, 500}) {
+    for (int64_t C : {1, 37, 500, 512}) {
       std::vector<float> a = RandomFloats(9 * C, 10, dtype), b = RandomFloats(9 * C, 11, dtype),
                          out(9, NAN);
       std::vector<double> expected(9);

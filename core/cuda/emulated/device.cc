@@ -17,6 +17,10 @@ constexpr std::byte kCanary{0xA5};
 
 int64_t RoundUp(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
+bool IsCanary(const std::byte* begin, const std::byte* end) {
+  return std::all_of(begin, end, [](std::byte b) { return b == kCanary; });
+}
+
 // An allocation ends, but for the rounding to kAlignment, where its guard page begins.
 class EmulatedDevice final : public Device {
  public:
@@ -32,18 +36,20 @@ class EmulatedDevice final : public Device {
     void* mapping = mmap(nullptr, static_cast<size_t>(pages + kPage), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     Check(mapping != MAP_FAILED, "the host has no %d bytes of memory left", bytes);
-    std::byte* const guard = static_cast<std::byte*>(mapping) + pages;
+    std::byte* const first = static_cast<std::byte*>(mapping);
+    std::byte* const guard = first + pages;
     Check(mprotect(guard, kPage, PROT_NONE) == 0, "mprotect failed");
     std::byte* const data = guard - RoundUp(bytes, kAlignment);
+    std::fill(first, data, kCanary);
     std::fill(data + bytes, guard, kCanary);
     return data;
   }
 
   void Free(std::byte* data, int64_t bytes) override {
     std::byte* const guard = data + RoundUp(bytes, kAlignment);
-    Check(std::all_of(data + bytes, guard, [](std::byte b) { return b == kCanary; }),
-          "a kernel wrote behind the end of %d bytes", bytes);
     const int64_t pages = RoundUp(bytes, kPage);
+    Check(IsCanary(guard - pages, data), "a kernel wrote in front of %d bytes", bytes);
+    Check(IsCanary(data + bytes, guard), "a kernel wrote behind the end of %d bytes", bytes);
     munmap(guard - pages, static_cast<size_t>(pages + kPage));
   }
 

@@ -7,8 +7,8 @@
 
 namespace twinstream {
 
-// Memory is the host's. Writes behind the end of an allocation end the process: at once when they
-// are 16 bytes or more behind it, else when it is freed.
+// Memory is the host's. A write behind the end of an allocation ends the process: at once when it
+// is 16 bytes or more behind it, else when it is freed, as does a write less than a page in front.
 std::unique_ptr<Device> MakeEmulatedDevice();
 
 }  // namespace twinstream

@@ -37,10 +37,18 @@ TwinstreamSwitchFiber:
 namespace twinstream::gpu {
 namespace {
 
-constexpr size_t kStackBytes = 128 << 10;
+constexpr size_t kStackBytes = 256 << 10;  // of address space; memory is what a kernel touches
 constexpr size_t kPageBytes = 4096;
+constexpr std::byte kUnwritten{0xFF};  // as a float32 or bf16: NaN
 
-// Whole pages with a page behind them that nobody may touch; a fiber's stack has one before it.
+// Index i of a grid or block of `extents`, x fastest.
+dim3 IndexOf(int64_t i, dim3 extents) {
+  const int64_t x = extents.x, y = extents.y;
+  return {static_cast<unsigned>(i % x), static_cast<unsigned>(i / x % y),
+          static_cast<unsigned>(i / (x * y))};
+}
+
+// Whole pages between two pages that nobody may touch.
 class GuardedPages {
  public:
   explicit GuardedPages(size_t bytes)
@@ -63,26 +71,48 @@ class GuardedPages {
   std::byte* data_;
 };
 
+constexpr size_t kCopyBytes = 16;
+
 struct DeferredCopy {
   void* to;
   const void* from;
   bool zero;
 };
 
+void Perform(const DeferredCopy& copy) {
+  if (copy.zero) {
+    std::memset(copy.to, 0, kCopyBytes);
+  } else {
+    std::memcpy(copy.to, copy.from, kCopyBytes);
+  }
+}
+
 enum class State { kRunning, kAtBlock, kAtWarp, kReturned };
 
+// A thread of a block, then the same thread of the next block: no frame is left for ever.
 struct Fiber {
-  void* stack_pointer = nullptr;
-  State state = State::kRunning;
+  // Begins in `enter`, which never returns.
+  Fiber(int id_in, void (*enter)()) : id(id_in) {
+    void** top = reinterpret_cast<void**>(stack.end());
+    *--top = nullptr;  // enter's return address
+    *--top = reinterpret_cast<void*>(enter);
+    stack_pointer = top - 6;  // registers
+  }
+
+  GuardedPages stack{kStackBytes};
+  void* stack_pointer;
+  State state = State::kReturned;
   Meeting meeting = Meeting::kBlockBarrier;
   dim3 index;
-  int id = 0;
-  std::array<std::byte, kExchangeBytes> given = {};
-  int64_t exchanges = 0;                                // taken part in so far
+  int id;
+  int64_t exchanges = 0;  // taken part in so far
+  // In the last exchange and the one before, from which slower lanes may still read.
+  std::array<std::array<std::byte, kExchangeBytes>, 2> given = {};
   std::deque<std::vector<DeferredCopy>> copies = {{}};  // the last group is not committed yet
 
   int lane() const { return id % kWarpLanes; }
   int warp() const { return id / kWarpLanes; }
+  std::byte* GivenIn(int64_t exchange) { return given[static_cast<size_t>(exchange % 2)].data(); }
 };
 
 const char* NameOf(Meeting meeting) {
@@ -103,7 +133,7 @@ const char* NameOf(Meeting meeting) {
 
 class Block {
  public:
-  // Fibers, stacks and shared memory stay for the next grid of this host thread.
+  // Fibers, stacks and shared memory stay for the next block of this host thread.
   void Run(const EmulatedGrid& grid, dim3 index, absl::FunctionRef<void()> body);
 
   Fiber& running() { return fibers_[running_]; }
@@ -112,34 +142,34 @@ class Block {
     running().meeting = meeting;
     TwinstreamSwitchFiber(&running().stack_pointer, scheduler_);
   }
-  const Fiber& LaneOfWarp(int lane) {
-    const size_t id = static_cast<size_t>(running().warp() * kWarpLanes + lane);
-    Check(id < count_ && fibers_[id].exchanges == running().exchanges,
-          "kernel %s: lane %d reads lane %d, which takes no part in the exchange", kernel_,
-          running().lane(), lane);
-    return fibers_[id];
-  }
+  // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
+  Fiber& LaneOfWarp(int lane);
   std::byte* shared() const { return shared_begin_; }
-  int64_t shared_bytes() const { return shared_bytes_; }
+  uint32_t NextRandom() {
+    random_ = random_ * 1664525U + 1013904223U;
+    return random_ >> 16;  // the low bits of such a sequence repeat soon
+  }
 
  private:
-  static void Enter();  // a fiber's first and only function
+  [[noreturn]] static void Enter();  // runs in every fiber
 
   void Prepare(const EmulatedGrid& grid, dim3 index);
+  void PrepareSharedMemory(int64_t bytes);
   // Runs every fiber that can run up to its next meeting; false when there was none.
   bool Advance();
   bool ReleaseWarps();
   bool ReleaseBlock();
-  void CheckAgreement(const Fiber& a, const Fiber& b) const;
   bool Done() const;
+
+  [[noreturn]] void DieOfDivergence() const;
+  void CheckAgreement(const Fiber& a, const Fiber& b) const;
+  void CheckLeftovers() const;
 
   const char* kernel_ = "";
   size_t count_ = 0;  // threads of the block
   std::deque<Fiber> fibers_;
-  std::vector<std::unique_ptr<GuardedPages>> stacks_;
   std::unique_ptr<GuardedPages> shared_memory_;
-  std::byte* shared_begin_ = nullptr;
-  int64_t shared_bytes_ = 0;
+  std::byte *shared_begin_ = nullptr, *shared_end_ = nullptr;
   size_t running_ = 0;
   void* scheduler_ = nullptr;
   absl::FunctionRef<void()>* body_ = nullptr;
@@ -152,46 +182,53 @@ Block& ThisBlock() {
 }
 
 void Block::Enter() {
-  (*ThisBlock().body_)();
-  ThisBlock().Yield(State::kReturned, Meeting::kBlockBarrier);
+  for (;;) {
+    (*ThisBlock().body_)();
+    ThisBlock().Yield(State::kReturned, Meeting::kBlockBarrier);
+  }
+}
+
+Fiber& Block::LaneOfWarp(int lane) {
+  const size_t id = static_cast<size_t>(running().warp() * kWarpLanes + lane);
+  Check(
+      0 <= lane && lane < kWarpLanes && id < count_ && fibers_[id].exchanges >= running().exchanges,
+      "kernel %s: lane %d reads lane %d, which takes no part in the exchange", kernel_,
+      running().lane(), lane);
+  return fibers_[id];
 }
 
 void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
   kernel_ = grid.kernel;
   count_ = size_t{grid.threads.x} * grid.threads.y * grid.threads.z;
-  Check(count_ <= 1024, "kernel %s: %d threads in a block, at most 1024", kernel_, count_);
-  while (stacks_.size() < count_) stacks_.push_back(std::make_unique<GuardedPages>(kStackBytes));
-  if (fibers_.size() < count_) fibers_.resize(count_);
-  shared_bytes_ = grid.shared_bytes;
-  const size_t shared = static_cast<size_t>(shared_bytes_ + 127) / 128 * 128;
-  if (shared_memory_ == nullptr || shared_memory_->bytes() < shared) {
-    shared_memory_ = std::make_unique<GuardedPages>(shared);
-  }
-  shared_begin_ = shared_memory_->end() - shared;  // flush with the guard page
-  std::memset(shared_begin_, 0xFF, shared);        // NaN, as good as uninitialised
+  Check(0 < count_ && count_ <= 1024, "kernel %s: %d threads in a block, not 1 to 1024", kernel_,
+        count_);
+  PrepareSharedMemory(grid.shared_bytes);
   blockIdx = index;
   blockDim = grid.threads;
   gridDim = grid.blocks;
+  while (fibers_.size() < count_) fibers_.emplace_back(static_cast<int>(fibers_.size()), &Enter);
   for (size_t i = 0; i < count_; ++i) {
-    Fiber& fiber = fibers_[i];
-    fiber.state = State::kRunning;
-    fiber.id = static_cast<int>(i);
-    fiber.exchanges = 0;
-    fiber.copies.assign(1, {});
-    const auto x = static_cast<unsigned>(i);
-    fiber.index = {x % grid.threads.x, x / grid.threads.x % grid.threads.y,
-                   x / (grid.threads.x * grid.threads.y)};
-    void** top = reinterpret_cast<void**>(stacks_[i]->end());
-    *--top = nullptr;  // Enter's return address: it never returns
-    *--top = reinterpret_cast<void*>(&Block::Enter);
-    fiber.stack_pointer = top - 6;  // registers
+    fibers_[i].state = State::kRunning;
+    fibers_[i].index = IndexOf(static_cast<int64_t>(i), blockDim);
+    fibers_[i].exchanges = 0;
+    fibers_[i].copies.assign(1, {});
   }
 }
 
+// Aligned to 128 bytes; the guard page is as near to its end as that allows.
+void Block::PrepareSharedMemory(int64_t bytes) {
+  const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
+  if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
+    shared_memory_ = std::make_unique<GuardedPages>(rounded);
+  }
+  shared_begin_ = shared_memory_->end() - rounded;
+  shared_end_ = shared_begin_ + bytes;
+  std::fill(shared_begin_, shared_memory_->end(), kUnwritten);
+}
+
 bool Block::Advance() {
-  random_ = random_ * 1664525U + 1013904223U;
-  const size_t offset = (random_ >> 8) % count_;
-  const bool backwards = (random_ >> 31) != 0;
+  const size_t offset = NextRandom() % count_;
+  const bool backwards = NextRandom() % 2 != 0;
   bool any = false;
   for (size_t k = 0; k < count_; ++k) {
     const size_t i = ((backwards ? count_ - 1 - k : k) + offset) % count_;
@@ -250,71 +287,85 @@ bool Block::Done() const {
                      [](const Fiber& fiber) { return fiber.state == State::kReturned; });
 }
 
+// Every fiber waits or has returned, but no meeting is complete: of some warp some lanes wait for
+// the others, which wait for the whole block.
+void Block::DieOfDivergence() const {
+  for (size_t i = 0; i < count_; ++i) {
+    if (fibers_[i].state != State::kAtWarp) continue;
+    for (size_t j = 0; j < count_; ++j) {
+      if (fibers_[j].state == State::kAtBlock && fibers_[i].warp() == fibers_[j].warp()) {
+        CheckAgreement(fibers_[i], fibers_[j]);
+      }
+    }
+  }
+  Die("an emulated block is at a standstill");
+}
+
+void Block::CheckLeftovers() const {
+  for (size_t i = 0; i < count_; ++i) {
+    for (const std::vector<DeferredCopy>& group : fibers_[i].copies) {
+      Check(group.empty(),
+            "kernel %s: thread %d returned without waiting for its asynchronous copies", kernel_,
+            i);
+    }
+  }
+  Check(
+      std::all_of(shared_end_, shared_memory_->end(), [](std::byte b) { return b == kUnwritten; }),
+      "kernel %s wrote behind the end of %d bytes of shared memory", kernel_,
+      shared_end_ - shared_begin_);
+}
+
 void Block::Run(const EmulatedGrid& grid, dim3 index, absl::FunctionRef<void()> body) {
   Prepare(grid, index);
   body_ = &body;
   while (!Done()) {
     const bool advanced = Advance();
     const bool warps = ReleaseWarps(), block = ReleaseBlock();
-    Check(advanced || warps || block,
-          "kernel %s, block (%d, %d, %d): some threads wait in a warp's exchange for others that "
-          "wait in the block's barrier",
-          kernel_, index.x, index.y, index.z);
+    if (!advanced && !warps && !block) DieOfDivergence();
   }
-  for (size_t i = 0; i < count_; ++i) {
-    Check(fibers_[i].copies.size() == 1 && fibers_[i].copies.back().empty(),
-          "kernel %s: thread %d returned without waiting for its asynchronous copies", kernel_, i);
-  }
+  CheckLeftovers();
 }
 
 }  // namespace
 
 void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body) {
-  Check(grid.blocks.x > 0 && grid.blocks.y > 0 && grid.blocks.z > 0, "kernel %s: an empty grid",
-        grid.kernel);
-  Check(grid.blocks.y < 65536 && grid.blocks.z < 65536, "kernel %s: a grid of %d x %d x %d",
-        grid.kernel, grid.blocks.x, grid.blocks.y, grid.blocks.z);
+  const int64_t blocks = int64_t{grid.blocks.x} * grid.blocks.y * grid.blocks.z;
+  Check(0 < blocks && grid.blocks.x < 1U << 31 && grid.blocks.y < 65536 && grid.blocks.z < 65536,
+        "kernel %s: a grid of %d x %d x %d", grid.kernel, grid.blocks.x, grid.blocks.y,
+        grid.blocks.z);
   Check(grid.shared_bytes <= 227 * 1024, "kernel %s: %d bytes of shared memory, a card has 227 KiB",
         grid.kernel, grid.shared_bytes);
-  for (unsigned z = 0; z < grid.blocks.z; ++z) {
-    for (unsigned y = 0; y < grid.blocks.y; ++y) {
-      for (unsigned x = 0; x < grid.blocks.x; ++x) ThisBlock().Run(grid, {x, y, z}, body);
-    }
+  const bool backwards = ThisBlock().NextRandom() % 2 != 0;
+  for (int64_t i = 0; i < blocks; ++i) {
+    ThisBlock().Run(grid, IndexOf(backwards ? blocks - 1 - i : i, grid.blocks), body);
   }
 }
 
 void MeetBlock() { ThisBlock().Yield(State::kAtBlock, Meeting::kBlockBarrier); }
 void MeetWarp(Meeting meeting) { ThisBlock().Yield(State::kAtWarp, meeting); }
 
-// The second meeting keeps a fast lane from giving anew before all have read: a lane reads between
-// this exchange and its next.
 void Exchange(Meeting meeting, const void* given, int bytes) {
-  MeetWarp(meeting);
   Fiber& fiber = ThisBlock().running();
-  std::memcpy(fiber.given.data(), given, static_cast<size_t>(bytes));
   ++fiber.exchanges;
+  std::memcpy(fiber.GivenIn(fiber.exchanges), given, static_cast<size_t>(bytes));
   MeetWarp(meeting);
 }
 
-const std::byte* GivenBy(int lane) { return ThisBlock().LaneOfWarp(lane).given.data(); }
+const std::byte* GivenBy(int lane) {
+  return ThisBlock().LaneOfWarp(lane).GivenIn(ThisBlock().running().exchanges);
+}
 int Lane() { return ThisBlock().running().lane(); }
 std::byte* BlockSharedMemory() { return ThisBlock().shared(); }
-int64_t BlockSharedBytes() { return ThisBlock().shared_bytes(); }
 
 void DeferCopy(void* to, const void* from, bool zero) {
+  std::memset(to, std::to_integer<int>(kUnwritten), kCopyBytes);
   ThisBlock().running().copies.back().push_back({to, from, zero});
 }
 void CommitDeferredCopies() { ThisBlock().running().copies.emplace_back(); }
 void WaitForDeferredCopies(int groups_left) {
   auto& groups = ThisBlock().running().copies;
   while (static_cast<int>(groups.size()) - 1 > groups_left) {
-    for (const DeferredCopy& copy : groups.front()) {
-      if (copy.zero) {
-        std::memset(copy.to, 0, 16);
-      } else {
-        std::memcpy(copy.to, copy.from, 16);
-      }
-    }
+    for (const DeferredCopy& copy : groups.front()) Perform(copy);
     groups.pop_front();
   }
 }

@@ -1,11 +1,15 @@
 // Runs CUDA kernels on the CPU, for tests: every thread of a block is a fiber, the blocks of a grid
-// run one after another, the grids of one host thread in the order of their launches. What a card
-// would leave undefined ends the process with the kernel's name: threads of a block that disagree
-// about the next barrier, lanes of a warp about the next exchange. Memory errors are caught by the
-// guard pages behind every allocation (emulated/device.cc) and behind a block's shared memory.
+// run one after another, the grids of one host thread in the order of their launches. Host threads
+// know nothing of each other: each may emulate grids of its own at the same time. What a card would
+// leave undefined ends the process with the kernel's name: threads of a block that disagree about
+// the next barrier, lanes of a warp about the next exchange. Memory errors are caught by the guard
+// pages behind every allocation (emulated/device.cc) and around a block's shared memory, or, of a
+// few bytes behind either, by what is written there beforehand.
 //
-// The order in which the threads of a block advance is another in every block: a kernel that lacks
-// a barrier gives wrong results.
+// The order in which the threads of a block advance changes from barrier to barrier, that of the
+// blocks from grid to grid, both alike in every run of the program: a kernel that lacks a barrier
+// gives wrong results. What it cannot find: two divergent exchanges of the same kind, which count
+// as one, and reads outside of a tensor that stay in its allocation.
 #pragma once
 
 #include <cstddef>
@@ -49,11 +53,11 @@ constexpr int kExchangeBytes = 64;
 void Exchange(Meeting meeting, const void* given, int bytes);
 const std::byte* GivenBy(int lane);  // dies when that lane took no part
 int Lane();
-std::byte* BlockSharedMemory();
-int64_t BlockSharedBytes();
+std::byte* BlockSharedMemory();  // full of NaN when a block begins
 
 // Asynchronous copies of 16 bytes to shared memory happen as late as a card may do them: when their
-// thread waits for them.
+// thread waits for them. Until then NaN stands there, as a card may overwrite what was there at
+// once.
 void DeferCopy(void* to, const void* from, bool zero);
 void CommitDeferredCopies();
 void WaitForDeferredCopies(int groups_left);
