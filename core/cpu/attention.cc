@@ -23,9 +23,7 @@ void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* sc
   for (int64_t i = 0; i < block.rows(); ++i) {
     float* const row = scores + i * frame.score_stride;
     const int64_t visible = block.Visible(i);
-    float largest = row[0];
-#pragma omp simd reduction(max : largest)
-    for (int64_t j = 0; j < visible; ++j) largest = std::max(largest, row[j]);
+    const float largest = VectorMax(visible, [=](int64_t j) { return row[j]; });
     const float sum = VectorSum(visible, [=, scale = frame.scale](int64_t j) {
       return row[j] = Exp(scale * (row[j] - largest));
     });

@@ -19,12 +19,8 @@ struct Statistics {
 };
 
 Statistics RowStatistics(const float* logits, int64_t columns, int64_t target_column) {
-  float largest = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : largest)
-  for (int64_t j = 0; j < columns; ++j) largest = std::max(largest, logits[j]);
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) sum += Exp(logits[j] - largest);
+  const float largest = VectorMax(columns, [=](int64_t j) { return logits[j]; });
+  const float sum = VectorSum(columns, [=](int64_t j) { return Exp(logits[j] - largest); });
   const bool mine = 0 <= target_column && target_column < columns;
   return {largest, sum, mine ? logits[target_column] : 0.0F};
 }

@@ -1,7 +1,6 @@
 // Routing of tokens to experts on the CPU: softmax, top-k, order, and the router's losses.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "core/cpu/ops.h"
@@ -48,9 +47,7 @@ void ChooseExperts(const float* logits, int64_t E, int64_t k, int32_t* chosen) {
 
 // Logits become their softmax; gives their log-sum-exp.
 float Softmax(float* row, int64_t E) {
-  float largest = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : largest)
-  for (int64_t e = 0; e < E; ++e) largest = std::max(largest, row[e]);
+  const float largest = VectorMax(E, [=](int64_t e) { return row[e]; });
   const float sum = VectorSum(E, [=](int64_t e) { return row[e] = Exp(row[e] - largest); });
   const float scale = 1 / sum;
   VectorLoop(E, [=](int64_t e) { row[e] *= scale; });

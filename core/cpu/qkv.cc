@@ -92,12 +92,10 @@ T* HeadRow(const AttentionShape& shape, T* heads, const Head& head, const Token&
 // 1 / sqrt(mean(x^2) + eps) of one head's row.
 template <class Extent, class T>
 float HeadScale(Extent D, const T* x, float eps) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < D; ++j) {
+  const float sum = VectorSum(D, [x](int64_t j) {
     const float x_j = x[j];
-    sum += x_j * x_j;
-  }
+    return x_j * x_j;
+  });
   return 1 / std::sqrt(sum / static_cast<float>(D) + eps);
 }
 
@@ -115,9 +113,7 @@ void NormHeadBackward(Extent D, const NormedHead<T>& head, const float* dy, T* d
   const T* const x = head.x;
   const float* const weight = head.weight;
   const float r = head.r;
-  float dot = 0;
-#pragma omp simd reduction(+ : dot)
-  for (int64_t j = 0; j < D; ++j) dot += dy[j] * weight[j] * x[j];
+  const float dot = VectorSum(D, [=](int64_t j) { return dy[j] * weight[j] * x[j]; });
   const float along_x = dot * r * r / static_cast<float>(D);
 #pragma omp simd
   for (int64_t j = 0; j < D; ++j) {

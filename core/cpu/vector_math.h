@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace twinstream {
 
@@ -17,24 +18,44 @@ void VectorLoop(int64_t count, F f) {
   for (int64_t j = 0; j < count; ++j) f(j);
 }
 
-// Sum of f(j) over j in [0, count), in an order that depends on count alone. f(j) may also write,
-// as in VectorLoop.
-template <class F>
-auto VectorSum(int64_t count, F f) {
-  using T = decltype(f(int64_t{0}));
-  constexpr int64_t kLanes = 32;  // several vectors, whose additions need not wait for each other
-  T lanes[kLanes] = {};
+// Combines f(j) over j in [0, count), starting from `neutral`, in an order that depends on count
+// alone. f(j) may also write, as in VectorLoop. The lanes are combined by halves: one after another
+// they would wait for each other, which costs a row of a head more than all the rest.
+template <class T, class F, class Combine>
+T VectorReduction(int64_t count, T neutral, F f, Combine combine) {
+  constexpr int64_t kLanes = 32;  // several vectors, whose operations need not wait for each other
+  T lanes[kLanes];
+#pragma omp simd
+  for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = neutral;
   const int64_t whole = count / kLanes * kLanes;
   for (int64_t j = 0; j < whole; j += kLanes) {
 #pragma omp simd
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(j + lane);
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = combine(lanes[lane], f(j + lane));
   }
-  T sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = whole; j < count; ++j) sum += f(j);
-#pragma omp simd reduction(+ : sum)
-  for (const T lane : lanes) sum += lane;
-  return sum;
+#pragma omp simd
+  for (int64_t j = whole; j < count; ++j) lanes[j - whole] = combine(lanes[j - whole], f(j));
+#pragma GCC unroll 5
+  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
+#pragma omp simd
+    for (int64_t lane = 0; lane < half; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+    }
+  }
+  return lanes[0];
+}
+
+// Sum of f(j).
+template <class F>
+auto VectorSum(int64_t count, F f) {
+  using T = decltype(f(int64_t{0}));
+  return VectorReduction(count, T{0}, f, [](T a, T b) { return a + b; });
+}
+
+// Largest f(j); -infinity of nothing.
+template <class F>
+float VectorMax(int64_t count, F f) {
+  return VectorReduction(count, -std::numeric_limits<float>::infinity(), f,
+                         [](float a, float b) { return a > b ? a : b; });
 }
 
 // e^x within 2 ulp. Results below 2^-125.5 are zero, above the largest float infinite; NaN stays
