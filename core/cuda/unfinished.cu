@@ -3,14 +3,6 @@
 
 namespace twinstream {
 
-void CudaOps::ResidualForward(const ResidualSite& /*site*/,
-                              const ResidualForwardTensors& /*t*/) const {
-  Die("ResidualForward");
-}
-void CudaOps::ResidualBackward(const ResidualSite& /*site*/,
-                               const ResidualBackwardTensors& /*t*/) const {
-  Die("ResidualBackward");
-}
 void CudaOps::QkvForward(const AttentionShape& /*shape*/, float /*eps*/,
                          const QkvTensors& /*t*/) const {
   Die("QkvForward");
