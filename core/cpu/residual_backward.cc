@@ -91,11 +91,7 @@ template <class T>
 class BackwardSite {
  public:
   BackwardSite(const ResidualSite& site, const ResidualBackwardTensors& t)
-      : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 31) / 16 * 16) {
-    CheckMatrix<T>(t.dx, N_, C_, "dx");
-    if (site.write != nullptr) CheckWrite(*site.write);
-    if (site.read != nullptr) CheckRead(*site.read);
-  }
+      : site_(site), t_(t), N_(t.dx.dim(0)), C_(t.dx.dim(1)), stride_((C_ + 31) / 16 * 16) {}
 
   void Run() const {
     constexpr int64_t kWorkPerElement = 16;
@@ -116,38 +112,6 @@ class BackwardSite {
   }
 
  private:
-  void CheckWrite(const ResidualWrite& write) const {
-    CheckMatrix<T>(t_.d_o, N_, C_, "d_o");
-    if (write.y != Y::kKeep) CheckMatrix<T>(t_.dy, N_, C_, "dy");
-    if (!write.output_norm) return;
-    CheckMatrix<T>(t_.o, N_, C_, "o");
-    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
-    CheckWeight(t_.output_weight, C_, "output_weight");
-    CheckWeight(t_.doutput_weight, C_, "doutput_weight");
-  }
-
-  void CheckRead(const ResidualRead& read) const {
-    CheckRule(read);
-    CheckMatrix<T>(t_.dh, N_, C_, "dh");
-    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
-    if (UsesXWeight(read)) {
-      CheckMatrix<T>(t_.x, N_, C_, "x");
-      CheckWeight(t_.x_weight, C_, "x_weight");
-      CheckWeight(t_.dx_weight, C_, "dx_weight");
-    }
-    if (read.y) {
-      CheckMatrix<T>(t_.y, N_, C_, "y");
-      CheckMatrix<T>(t_.dy, N_, C_, "dy");
-      CheckWeight(t_.y_weight, C_, "y_weight");
-      CheckWeight(t_.dy_weight, C_, "dy_weight");
-    }
-    if (read.input_norm) {
-      CheckMatrix<T>(t_.x, N_, C_, "x");
-      CheckWeight(t_.input_weight, C_, "input_weight");
-      CheckWeight(t_.dinput_weight, C_, "dinput_weight");
-    }
-  }
-
   RangeBuffers BuffersOf(float* buffers, int64_t range) const {
     float* const rows = buffers + range * kRangeRows * stride_;
     return {.dx_weight = rows,
@@ -275,6 +239,7 @@ class BackwardSite {
 }  // namespace
 
 void CpuOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const {
+  CheckResidualBackward(site, t);
   WithActivationType(t.dx.dtype(),
                      [&]<class T>(std::type_identity<T>) { BackwardSite<T>(site, t).Run(); });
 }

@@ -104,13 +104,7 @@ template <class T>
 class ForwardSite {
  public:
   ForwardSite(const ResidualSite& site, const ResidualForwardTensors& t)
-      : site_(site), t_(t), N_(t.x.dim(0)), C_(t.x.dim(1)) {
-    CheckMatrix<T>(t.x, N_, C_, "x");
-    Check((site.write == nullptr) == (site.read_before == nullptr),
-          "a residual write needs the read of its block, and the read its write");
-    if (site.write != nullptr) CheckWrite(*site.read_before, *site.write);
-    if (site.read != nullptr) CheckRead(*site.read);
-  }
+      : site_(site), t_(t), N_(t.x.dim(0)), C_(t.x.dim(1)) {}
 
   void Run() const {
     constexpr int64_t kWorkPerElement = 8;
@@ -124,33 +118,6 @@ class ForwardSite {
   }
 
  private:
-  void CheckWrite(const ResidualRead& before, const ResidualWrite& write) const {
-    CheckMatrix<T>(t_.o, N_, C_, "o");
-    CheckMatrix<T>(t_.x_out, N_, C_, "x_out");
-    if (before.base_norm) {
-      CheckWeight(t_.x_weight_before, C_, "x_weight_before");
-      CheckMatrix<float>(t_.scales_before, kResidualScales, N_, "scales_before");
-    }
-    if (write.output_norm) {
-      CheckWeight(t_.output_weight, C_, "output_weight");
-      CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
-    }
-    if (write.y != Y::kKeep || t_.y) CheckMatrix<T>(t_.y_out, N_, C_, "y_out");
-    if (write.y == Y::kAdd || (write.y == Y::kKeep && t_.y_out)) CheckMatrix<T>(t_.y, N_, C_, "y");
-  }
-
-  void CheckRead(const ResidualRead& read) const {
-    CheckRule(read);
-    CheckMatrix<T>(t_.h, N_, C_, "h");
-    CheckMatrix<float>(t_.scales, kResidualScales, N_, "scales");
-    if (UsesXWeight(read)) CheckWeight(t_.x_weight, C_, "x_weight");
-    if (read.y) {
-      CheckMatrix<T>(StoredY(), N_, C_, "y");
-      CheckWeight(t_.y_weight, C_, "y_weight");
-    }
-    if (read.input_norm) CheckWeight(t_.input_weight, C_, "input_weight");
-  }
-
   // The streams that the read finds.
   Tensor StoredX() const { return site_.write != nullptr ? t_.x_out : t_.x; }
   Tensor StoredY() const { return site_.write != nullptr ? t_.y_out : t_.y; }
@@ -197,6 +164,7 @@ class ForwardSite {
 }  // namespace
 
 void CpuOps::ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const {
+  CheckResidualForward(site, t);
   WithActivationType(t.x.dtype(),
                      [&]<class T>(std::type_identity<T>) { ForwardSite<T>(site, t).Run(); });
 }

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "core/cpu/vector_math.h"
-#include "core/ops.h"
+#include "core/residual_site.h"
 
 namespace twinstream {
 
@@ -28,21 +28,6 @@ inline XTerm XTermOf(const ResidualRead& read) {
       return XTerm::kWeighted;
   }
   Die("unknown way to read x");
-}
-
-// Whether the read normalises x: for its base, or for u alone.
-inline bool NormalisesX(const ResidualRead& read) {
-  return read.base_norm || read.x == ResidualRead::X::kNorm;
-}
-
-// Whether the read multiplies x by a weight: that of a norm, or a learned scale.
-inline bool UsesXWeight(const ResidualRead& read) {
-  return NormalisesX(read) || read.x == ResidualRead::X::kScale;
-}
-
-inline void CheckRule(const ResidualRead& read) {
-  Check(!read.base_norm || read.x == ResidualRead::X::kBase || read.x == ResidualRead::X::kNone,
-        "a residual read has one weight of x: base_norm excludes kNorm and kScale");
 }
 
 // One row of both streams as a block reads them, T the streams' type. Scales are 1 / sqrt(mean(v^2)
@@ -96,26 +81,12 @@ void SumStreams(const StreamRow<T>& row, const ResidualRead& read, Sum* sum, int
   });
 }
 
-// Row n of a matrix [N, C] of T, or null where there is none. Runs for every row: CheckMatrix has
-// looked at the dtype.
+// Row n of a matrix [N, C] of T, or null where there is none. Runs for every row: the checks
+// of core/residual_site.h have looked at the dtype.
 template <class T>
 T* RowOf(Tensor matrix, int64_t n) {
   return matrix ? reinterpret_cast<T*>(matrix.data()) + n * matrix.dim(1) : nullptr;
 }
 inline float* WeightOf(Tensor weight) { return reinterpret_cast<float*>(weight.data()); }
-
-// Dies unless `matrix` is [N, C] of T. `name`: of the argument.
-template <class T>
-void CheckMatrix(Tensor matrix, int64_t N, int64_t C, const char* name) {
-  constexpr DType kDType = DTypeOf<T>::kValue;
-  if (matrix && matrix.dtype() == kDType && matrix.shape() == Shape({N, C})) return;
-  Die(absl::StrFormat("residual %s is %s %s, not %s [%d, %d]", name, NameOf(matrix.dtype()),
-                      matrix.shape().ToString(), NameOf(kDType), N, C));
-}
-inline void CheckWeight(Tensor weight, int64_t C, const char* name) {
-  if (weight && weight.dtype() == DType::kF32 && weight.elements() == C) return;
-  Die(absl::StrFormat("residual %s is %s %s, not F32 [%d]", name, NameOf(weight.dtype()),
-                      weight.shape().ToString(), C));
-}
 
 }  // namespace twinstream

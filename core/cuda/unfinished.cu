@@ -3,14 +3,6 @@
 
 namespace twinstream {
 
-void CudaOps::ResidualForward(const ResidualSite& /*site*/,
-                              const ResidualForwardTensors& /*t*/) const {
-  Die("ResidualForward");
-}
-void CudaOps::ResidualBackward(const ResidualSite& /*site*/,
-                               const ResidualBackwardTensors& /*t*/) const {
-  Die("ResidualBackward");
-}
 void CudaOps::AttentionForward(const AttentionShape& /*shape*/,
                                const AttentionTensors& /*t*/) const {
   Die("AttentionForward");

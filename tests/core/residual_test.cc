@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/cpu/ops.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_residual.h"
 #include "tests/testing/residual_cases.h"
@@ -106,19 +107,19 @@ struct SiteRun {
     const Shape rows = {N, C};
     const Matrix x_rows(x, rows, dtype), y_rows(y, rows, dtype), x_out_rows(x_out, rows, dtype),
         y_out_rows(y_out, rows, dtype), o_rows(o, rows, dtype), h_rows(h, rows, dtype);
-    ops.ResidualForward(site, {.x = x_in_place ? x_out_rows : x_rows,
-                               .y = y_in_place ? y_out_rows : y_rows,
-                               .o = o_rows,
-                               .x_weight_before = TensorOf(x_weight_before, {C}),
-                               .scales_before = TensorOf(scales_before, {kResidualScales, N}),
-                               .output_weight = TensorOf(output_weight, {C}),
-                               .x_out = x_out_rows,
-                               .y_out = y_out_rows,
-                               .x_weight = TensorOf(x_weight, {C}),
-                               .y_weight = TensorOf(y_weight, {C}),
-                               .input_weight = TensorOf(input_weight, {C}),
-                               .scales = TensorOf(scales, {kResidualScales, N}),
-                               .h = h_rows});
+    ops->ResidualForward(site, {.x = x_in_place ? x_out_rows : x_rows,
+                                .y = y_in_place ? y_out_rows : y_rows,
+                                .o = o_rows,
+                                .x_weight_before = TensorOf(x_weight_before, {C}),
+                                .scales_before = TensorOf(scales_before, {kResidualScales, N}),
+                                .output_weight = TensorOf(output_weight, {C}),
+                                .x_out = x_out_rows,
+                                .y_out = y_out_rows,
+                                .x_weight = TensorOf(x_weight, {C}),
+                                .y_weight = TensorOf(y_weight, {C}),
+                                .input_weight = TensorOf(input_weight, {C}),
+                                .scales = TensorOf(scales, {kResidualScales, N}),
+                                .h = h_rows});
   }
 
   enum class OutputGradient { kOwnMemory, kOverX, kOverDh };
@@ -144,22 +145,22 @@ struct SiteRun {
     const Matrix& d_o_memory = where == OutputGradient::kOverX                   ? x_rows
                                : where == OutputGradient::kOverDh && !dh.empty() ? dh_rows
                                                                                  : d_o_rows;
-    ops.ResidualBackward(site, {.dx = dx_rows,
-                                .dy = dy_rows,
-                                .dh = dh_rows,
-                                .x = x_rows,
-                                .y = y_rows,
-                                .x_weight = TensorOf(x_weight, {C}),
-                                .y_weight = TensorOf(y_weight, {C}),
-                                .input_weight = TensorOf(input_weight, {C}),
-                                .scales = TensorOf(scales, {kResidualScales, N}),
-                                .dx_weight = TensorOf(dx_weight, {C}),
-                                .dy_weight = TensorOf(dy_weight, {C}),
-                                .dinput_weight = TensorOf(dinput_weight, {C}),
-                                .o = o_rows,
-                                .output_weight = TensorOf(output_weight, {C}),
-                                .doutput_weight = TensorOf(doutput_weight, {C}),
-                                .d_o = site.write != nullptr ? Tensor(d_o_memory) : Tensor()});
+    ops->ResidualBackward(site, {.dx = dx_rows,
+                                 .dy = dy_rows,
+                                 .dh = dh_rows,
+                                 .x = x_rows,
+                                 .y = y_rows,
+                                 .x_weight = TensorOf(x_weight, {C}),
+                                 .y_weight = TensorOf(y_weight, {C}),
+                                 .input_weight = TensorOf(input_weight, {C}),
+                                 .scales = TensorOf(scales, {kResidualScales, N}),
+                                 .dx_weight = TensorOf(dx_weight, {C}),
+                                 .dy_weight = TensorOf(dy_weight, {C}),
+                                 .dinput_weight = TensorOf(dinput_weight, {C}),
+                                 .o = o_rows,
+                                 .output_weight = TensorOf(output_weight, {C}),
+                                 .doutput_weight = TensorOf(doutput_weight, {C}),
+                                 .d_o = site.write != nullptr ? Tensor(d_o_memory) : Tensor()});
   }
 
   Floats Random(int64_t elements, float mean) {
@@ -176,7 +177,7 @@ struct SiteRun {
   int64_t N, C;
   DType dtype;
   std::mt19937 generator{11};
-  const Ops& ops = testing::TestedOps();
+  const Ops* ops = &testing::TestedOps();
   Floats x, y, o, x_weight_before, output_weight, x_weight, y_weight, input_weight, scales_before;
   Floats x_out, y_out, h, scales;
   Floats dx, dy, dh, d_o, dx_weight, dy_weight, dinput_weight, doutput_weight;
@@ -291,6 +292,33 @@ TEST(ResidualTest, ARealisticWidthMatchesTheReferenceBackward) {
     SCOPED_TRACE(c.name);
     for (DType dtype : testing::kActivationTypes) {
       TestBackward(c, 1, 256, SiteRun::OutputGradient::kOwnMemory, dtype);
+    }
+  }
+}
+
+// Widths between which kernels change their ways, with more rows than run at a time: too many for
+// the reference, whose gradients are finite differences.
+TEST(ResidualTest, WideRowsAreThoseOfTheCpu) {
+  const ResidualRead read = {.x = X::kBase, .base_norm = true, .y = true, .input_norm = true};
+  const ResidualWrite write = {1.5F, 0.75F, Y::kAdd, /*output_norm=*/true};
+  const Case c = {"", {.read_before = &read, .write = &write, .read = &read}, true, true};
+  const CpuOps cpu;
+  for (int64_t C : {1032, 2051, 2064}) {
+    for (DType dtype : testing::kActivationTypes) {
+      SCOPED_TRACE(absl::StrCat(C, " ", NameOf(dtype)));
+      SiteRun run(c, 9, C, dtype), expected(c, 9, C, dtype);
+      expected.ops = &cpu;
+      for (SiteRun* each : {&run, &expected}) {
+        each->Forward(false);
+        each->Backward(SiteRun::OutputGradient::kOwnMemory);
+      }
+      const double tolerance = testing::Tolerance(dtype, C, 4);
+      for (Floats SiteRun::*result :
+           {&SiteRun::x_out, &SiteRun::y_out, &SiteRun::h, &SiteRun::dx, &SiteRun::dy,
+            &SiteRun::d_o, &SiteRun::dx_weight, &SiteRun::dy_weight, &SiteRun::dinput_weight,
+            &SiteRun::doutput_weight}) {
+        ExpectNear(run.*result, Wide(expected.*result), tolerance, "a result");
+      }
     }
   }
 }
