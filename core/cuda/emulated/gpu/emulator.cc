@@ -1,4 +1,4 @@
-#include "gpu/emulator.h"
+#include "core/cuda/emulated/gpu/emulator.h"
 
 #include <sys/mman.h>
 
