@@ -1,5 +1,5 @@
-// MatrixProducts: Ops::Matmul on a device. Native: cuBLASLt's (matrix_products.cc); emulated: the
-// CPU's.
+// MatrixProducts: products of matrices of a device. Native: cuBLASLt's (matrix_products.cc);
+// emulated: the CPU's.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@ namespace twinstream {
 class MatrixProducts {
  public:
   virtual ~MatrixProducts() = default;
-  // As Ops::Matmul, on the stream of the products. M, N or K of 0: nothing is added.
+  // As Ops::Matmul, on the stream of the products. M, N and K are at least 1; a and b have the same
+  // dtype, and out has theirs or float32.
   virtual void Multiply(Tensor out, Tensor a, Tensor b, MatmulOptions options) = 0;
 };
 
