@@ -39,7 +39,6 @@ void CopyInRounded(Device& device, Tensor to, absl::Span<const float> values) {
   std::vector<BFloat16> rounded(values.size());
   for (size_t i = 0; i < values.size(); ++i) rounded[i] = values[i];
   device.CopyIn(to, rounded.data());
-  device.Synchronize();  // `rounded` goes away
 }
 
 int64_t BytesFor(absl::Span<const TensorSpec> specs) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,16 +25,31 @@ class Device {
   virtual std::byte* Allocate(
       int64_t bytes) = 0;  // 64-byte aligned, zeroed; dies when there is none
   virtual void Free(std::byte* data, int64_t bytes) = 0;
+  // What Allocate could still give; 0: host memory, which all processes of the host share.
+  virtual int64_t FreeBytes() const = 0;
   virtual void Copy(Tensor to,
                     Tensor from) = 0;  // both on this device; same dtype and element count
-  virtual void CopyIn(Tensor to, const void* host) = 0;  // to.bytes() bytes
-  virtual void CopyOut(void* host, Tensor from) = 0;     // returns when they have arrived
+  // to.bytes() bytes; returns when the host's may change again.
+  virtual void CopyIn(Tensor to, const void* host) = 0;
+  virtual void CopyOut(void* host, Tensor from) = 0;  // returns when they have arrived
   virtual void Synchronize() = 0;
   virtual const Ops& ops() const = 0;
 };
 
-// `threads`: compute threads of this device (CPU only); 0: leave OpenMP's default.
-absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name, int threads);
+struct DeviceOptions {
+  int threads = 0;  // compute threads (CPU only); 0: leave OpenMP's default
+  // Among the ranks of this host, for each its card (CUDA only); when there are more ranks than
+  // cards, they share them.
+  int local_rank = 0;
+};
+
+// name: "cpu" or "cuda". FailedPrecondition, in one sentence with the remedy, when this program or
+// this host lacks something that the device needs.
+absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
+                                                   const DeviceOptions& options = {});
+
+// The names with which MakeDevice succeeds on this host, the CPU's first.
+std::vector<std::string> AvailableDevices();
 
 // The one owner of a piece of device memory. Move-only; zeroed at birth.
 class Storage {

@@ -287,6 +287,7 @@ class ProfiledDevice final : public Device {
   void Copy(Tensor to, Tensor from) override {
     ops_.Time({"copy", to.dtype()}, Traffic({from, to}), [&] { device_->Copy(to, from); });
   }
+  int64_t FreeBytes() const override { return device_->FreeBytes(); }
   void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
   void Synchronize() override { device_->Synchronize(); }

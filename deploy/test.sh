@@ -44,7 +44,6 @@ run_full_parts() {
   part "clang-tidy" build/log-clang-tidy.txt lint_with_clang_tidy || true
   run_sanitizer asan all --label-exclude mpirun
   run_sanitizer tsan rank_tests --label-regex ranks
-  echo "CUDA targets: none yet"
   TWINSTREAM_EXHAUSTIVE=1 part "exhaustive matrices" build/log-exhaustive.txt \
     run_tests build --label-regex exhaustive || true
 }

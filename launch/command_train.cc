@@ -62,17 +62,19 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   return Start{*std::move(job), *std::move(point)};
 }
 
-void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, double peak_flops) {
+void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train,
+               absl::string_view device, double peak_flops) {
   const JobSpec& job = trainer.job();
   int64_t parameters = 0;
   for (const ModelParameter& parameter : trainer.model_parameters())
     parameters += parameter.shape.elements();
   Say(runtime,
-      absl::StrFormat("%s: %s, %d layers of %d, %.2f M parameters; %s; threads per rank: %d",
-                      job.name(), ModelSpec::Residual_Name(job.model().residual()),
-                      job.model().layers(), job.model().hidden(),
-                      static_cast<double>(parameters) / 1e6, trainer.grid().shape().ToString(),
-                      ThreadsPerRank(job.runtime(), runtime.local_size())));
+      absl::StrFormat(
+          "%s: %s, %d layers of %d, %.2f M parameters; %s; device: %s; threads per rank: %d",
+          job.name(), ModelSpec::Residual_Name(job.model().residual()), job.model().layers(),
+          job.model().hidden(), static_cast<double>(parameters) / 1e6,
+          trainer.grid().shape().ToString(), device,
+          ThreadsPerRank(job.runtime(), runtime.local_size())));
   const int64_t samples = job.train().steps() * job.train().global_batch();
   Say(runtime,
       absl::StrFormat("data: %d training tokens, %.2f epochs in %d steps of %d sequences of %d",
@@ -188,7 +190,7 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   if (start.job.metrics().profile()) device = MakeProfiledDevice(*std::move(device), *profile);
   auto trainer = std::make_unique<Trainer>(
       start.job, Purpose::kTraining, AccumulationSteps(start.job), **device, runtime.transport());
-  if (absl::Status s = CheckHostMemory(runtime, trainer->memory()); !s.ok()) return s;
+  if (absl::Status s = CheckMemory(runtime, **device, trainer->memory()); !s.ok()) return s;
   if (const std::string& path = start.job.train().initial_weights();
       !path.empty() && start.point.fresh()) {
     absl::Status fits = CheckInitialWeights(path, ModelTensors(trainer->model_parameters()));
@@ -210,7 +212,7 @@ absl::Status OnceStarted(const absl::Status& status) {
 
 absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   const double peak_flops = PeakFlops(runtime, *session.device);
-  Introduce(runtime, *session.trainer, session.data.train, peak_flops);
+  Introduce(runtime, *session.trainer, session.data.train, session.device->name(), peak_flops);
   if (LostHostsGoUnnoticed(runtime.hosts())) {
     Say(runtime,
         "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "

@@ -60,7 +60,7 @@ absl::Status CheckWeights(const JobSpec& job, bool model_is_sound) {
   const std::string& path = job.train().initial_weights();
   if (path.empty()) return absl::OkStatus();
   if (!model_is_sound) return SafetensorsSource::Open(path).status();
-  absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", 0);
+  absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu");
   if (!device.ok()) return device.status();
   return CheckInitialWeights(path, ModelTensors(ModelParameters(job.model(), **device)));
 }

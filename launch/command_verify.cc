@@ -19,12 +19,13 @@ constexpr int64_t kMostUpdates = 3;
 
 // Shrinks the model until it fits on rank 0. Returns what a person should know about that.
 absl::StatusOr<std::string> FitReference(Runtime& runtime, Device& device, JobSpec* job) {
-  const int64_t fitting = runtime.rank() == 0 ? LayersToVerify(*job, AvailableMemory(), device) : 0;
+  const int64_t fitting =
+      runtime.rank() == 0 ? LayersToVerify(*job, AvailableMemory(device), device) : 0;
   const int64_t layers = static_cast<int64_t>(
       AllReduceValue(runtime.world(), static_cast<double>(fitting), Reduction::kSum));
   if (layers == 0) {
     return absl::FailedPreconditionError(
-        "rank 0's host cannot hold even one layer per stage of this model by itself");
+        "rank 0 cannot hold even one layer per stage of this model by itself");
   }
   const int64_t asked = job->model().layers();
   job->mutable_model()->set_layers(layers);
@@ -62,7 +63,7 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   if (!note.ok()) return note.status();
 
   Trainer trainer(*job, Purpose::kTraining, AccumulationSteps(*job), **device, runtime.transport());
-  if (absl::Status s = CheckHostMemory(runtime, trainer.memory()); !s.ok()) return s;
+  if (absl::Status s = CheckMemory(runtime, **device, trainer.memory()); !s.ok()) return s;
   trainer.Materialize();
   trainer.InitializeWeights();
   const int64_t updates = std::min(kMostUpdates, job->train().steps());

@@ -61,6 +61,11 @@ int64_t AvailableMemory() {
   return bytes == std::numeric_limits<int64_t>::max() ? 0 : bytes;
 }
 
+int64_t AvailableMemory(const Device& device) {
+  const int64_t own = device.FreeBytes();
+  return own > 0 ? own : AvailableMemory();
+}
+
 int64_t PeakResidentBytes() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);

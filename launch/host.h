@@ -14,6 +14,9 @@ namespace twinstream {
 // control group says so. 0 when unknown.
 int64_t AvailableMemory();
 
+// Bytes that this device can still give: the card's, or the host's.
+int64_t AvailableMemory(const Device& device);
+
 // Largest resident size that this process has had, in bytes.
 int64_t PeakResidentBytes();
 

@@ -33,7 +33,8 @@ absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpe
   model.device = *std::move(device);
   model.trainer = std::make_unique<Trainer>(*model.job, Purpose::kInference, micro_batches,
                                             *model.device, runtime.transport());
-  if (absl::Status s = CheckHostMemory(runtime, model.trainer->memory()); !s.ok()) return s;
+  if (absl::Status s = CheckMemory(runtime, *model.device, model.trainer->memory()); !s.ok())
+    return s;
   model.trainer->Materialize();
   if (absl::Status s =
           LoadInto(*model.trainer, runtime.world(), *model.device, point.step_directory);

@@ -1,5 +1,6 @@
 #include "launch/job_setup.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -57,12 +58,41 @@ absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, Data
   return dataset;
 }
 
+namespace {
+
+// Whether every rank could use the device.
+bool AvailableEverywhere(Runtime& runtime, absl::string_view device) {
+  const std::vector<std::string> here = AvailableDevices();
+  const bool missing = std::find(here.begin(), here.end(), device) == here.end();
+  return AllReduceValue(runtime.world(), missing ? 1 : 0, Reduction::kSum) == 0;
+}
+
+absl::string_view DeviceName(Runtime& runtime, TrainSpec::Device device) {
+  switch (device) {
+    case TrainSpec::AUTO:
+      return AvailableEverywhere(runtime, "cuda") ? "cuda" : "cpu";
+    case TrainSpec::CPU:
+      return "cpu";
+    case TrainSpec::CUDA:
+      return "cuda";
+  }
+  return "cpu";
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSpec& job) {
   absl::StatusOr<std::unique_ptr<Device>> device =
-      MakeDevice("cpu", ThreadsPerRank(job.runtime(), runtime.local_size()));
+      MakeDevice(DeviceName(runtime, job.train().device()),
+                 {.threads = ThreadsPerRank(job.runtime(), runtime.local_size()),
+                  .local_rank = runtime.local_rank()});
   if (absl::Status s = AgreeOnStatus(runtime.world(), device.status()); !s.ok()) return s;
   return device;
 }
+
+namespace {
+
+constexpr double kGiB = 1 << 30;
 
 absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
   // Stages differ: what each rank of this host plans is added up.
@@ -76,17 +106,29 @@ absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
     planned += static_cast<double>(bytes);
   }
   const double available = static_cast<double>(AvailableMemory());
-  absl::Status status;
-  if (available > 0 && planned > available) {
-    constexpr double kGiB = 1 << 30;
-    status = absl::FailedPreconditionError(absl::StrFormat(
-        "the %d ranks on host %s plan for %.1f GiB together (one of them: %s), but the host has "
-        "%.1f GiB left. Use a smaller train.microbatch, a larger parallel.tensor or "
-        "parallel.pipeline on more hosts, or a smaller model.",
-        runtime.local_size(), runtime.hostname(), planned / kGiB, plan.ToString(),
-        available / kGiB));
-  }
-  return AgreeOnStatus(runtime.world(), status);
+  if (available == 0 || planned <= available) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "the %d ranks on host %s plan for %.1f GiB together (one of them: %s), but the host has "
+      "%.1f GiB left. Use a smaller train.microbatch, a larger parallel.tensor or "
+      "parallel.pipeline on more hosts, or a smaller model.",
+      runtime.local_size(), runtime.hostname(), planned / kGiB, plan.ToString(), available / kGiB));
+}
+
+absl::Status CheckCardMemory(int64_t available, const MemoryPlan& plan) {
+  if (plan.total() <= available) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("a rank plans for %s, but its card has %.1f GiB left. Use "
+                      "parallel.recompute, a smaller train.microbatch, a larger parallel.tensor or "
+                      "parallel.pipeline, or a smaller model.",
+                      plan.ToString(), static_cast<double>(available) / kGiB));
+}
+
+}  // namespace
+
+absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPlan& plan) {
+  const int64_t of_card = device.FreeBytes();
+  return AgreeOnStatus(runtime.world(), of_card > 0 ? CheckCardMemory(of_card, plan)
+                                                    : CheckHostMemory(runtime, plan));
 }
 
 void NameRank(Runtime& runtime, const JobSpec& job) {

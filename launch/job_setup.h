@@ -33,11 +33,14 @@ enum class DataPart { kTrain, kValidation };
 TokenDatasetOptions DatasetOptions(const JobSpec& job, DataPart part);
 absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, DataPart part);
 
-// The device of train.device with the rank's share of the host's threads.
+// The device of train.device, with the rank's share of the host's threads or its card. AUTO is CUDA
+// where every rank has a usable card. FailedPrecondition when CUDA is asked for and something is
+// missing.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSpec& job);
 
-// FailedPrecondition when the ranks of some host together plan for more memory than it has left.
-absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan);
+// FailedPrecondition when a rank plans for more memory than its card has left, or the ranks of some
+// host together for more than the host has.
+absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPlan& plan);
 
 // Tells the runtime this rank's place and the job's patience, for messages.
 void NameRank(Runtime& runtime, const JobSpec& job);

@@ -35,17 +35,6 @@ bool IsBuilt(DataSpec::Format format) {
   return false;
 }
 
-bool IsBuilt(TrainSpec::Device device) {
-  switch (device) {
-    case TrainSpec::AUTO:
-    case TrainSpec::CPU:
-      return true;
-    case TrainSpec::CUDA:
-      return false;
-  }
-  return false;
-}
-
 bool IsBuilt(TrainSpec::OnNonfinite reaction) {
   switch (reaction) {
     case TrainSpec::STOP:
@@ -97,7 +86,6 @@ std::vector<std::string> FeaturesNotBuilt(const JobSpec& job) {
   RequireBuilt("model.family", job.model().family(), &problems);
   RequireBuilt("data.format", job.data().format(), &problems);
   RequireText("data.tokenizer", Quoted(job.data().tokenizer()), Quoted("bytes"), &problems);
-  RequireBuilt("train.device", job.train().device(), &problems);
   RequireBuilt("train.on_nonfinite", job.train().on_nonfinite(), &problems);
   RequireNumber("train.loss_spike.zscore", job.train().loss_spike().zscore(), 0, &problems);
   RequireFalse("checkpoint.async", job.checkpoint().async(), &problems);

@@ -29,6 +29,7 @@ class CpuDevice final : public Device {
   }
 
   void Free(std::byte* data, int64_t bytes) override { munmap(data, static_cast<size_t>(bytes)); }
+  int64_t FreeBytes() const override { return 0; }
 
   void Copy(Tensor to, Tensor from) override {
     Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",

@@ -44,7 +44,7 @@ int Run(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   if (benchmark::GetBenchmarkFilter().empty()) benchmark::SetBenchmarkFilter("/M/");
 
-  absl::StatusOr<std::unique_ptr<Device>> bare = MakeDevice("cpu", /*threads=*/0);
+  absl::StatusOr<std::unique_ptr<Device>> bare = MakeDevice("cpu");
   Check(bare.ok(), "%s", bare.status().ToString());
   OpProfile profile;
   const std::unique_ptr<Device> device = MakeProfiledDevice(*std::move(bare), profile);

@@ -276,7 +276,7 @@ int Main(int argc, char** argv) {
   Runtime runtime(argc, argv);
   int threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = omp_get_num_procs();
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", threads);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu", {.threads = threads});
   std::vector<std::unique_ptr<Variant>> variants;
   for (size_t i = 1; i < arguments.size(); ++i) {
     variants.push_back(std::make_unique<Variant>(arguments[i], runtime, *device, threads));

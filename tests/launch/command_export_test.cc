@@ -33,7 +33,7 @@ std::vector<TensorSpec> Model() {
 
 // Loads the export as initial weights of `ranks` ranks; true if every weight is of `version`.
 absl::Status LoadExport(const std::string& path, int ranks, int64_t version) {
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   for (int rank = 0; rank < ranks; ++rank) {
     CheckpointState state(rank, ranks, Holding::kNeeded);
     std::vector<Piece>& pieces = state.pieces();

@@ -60,7 +60,7 @@ std::vector<Program> Trace(const JobSpec& job, int64_t steps,
   const int ranks = GridShape::From(job.parallel()).ranks();
   std::vector<Program> programs(static_cast<size_t>(ranks));
   RunRanks(ranks, [&](Transport& transport) {
-    const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+    const std::unique_ptr<Device> device = *MakeDevice("cpu");
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();
@@ -169,7 +169,7 @@ TEST(RunTracer, ADirectoryThatIsGoneIsSaidOnEveryRank) {
   job.mutable_metrics()->set_directory("/nowhere/at/all");
   job.mutable_metrics()->set_trace_steps("1");
   RunRanks(2, [&](Transport& transport) {
-    const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+    const std::unique_ptr<Device> device = *MakeDevice("cpu");
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();

@@ -24,7 +24,7 @@ std::vector<std::string> RowsOutside(const JobSpec& job, const DroppingTransport
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
     DroppingTransport dropping(transport,
                                transport.rank() == 1 ? fault : DroppingTransport::Fault());
-    const std::unique_ptr<Device> device = *MakeDevice("cpu", 1);
+    const std::unique_ptr<Device> device = *MakeDevice("cpu", {.threads = 1});
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, dropping);
     trainer.Materialize();
     trainer.InitializeWeights();

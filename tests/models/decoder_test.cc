@@ -15,7 +15,7 @@ class DecoderGoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
   DecoderGoldenTest()
       : run_(GetParam()),
-        parameters_(ModelParameters(run_.Job({}, 1, 1).model(), *MakeDevice("cpu", 0).value())) {}
+        parameters_(ModelParameters(run_.Job({}, 1, 1).model(), *MakeDevice("cpu").value())) {}
 
   testing::GoldenRun run_;
   std::vector<ModelParameter> parameters_;

@@ -31,7 +31,7 @@ ModelSpec Model(InitSpec::Method method,
 
 // Every declared parameter of a whole model, on one rank.
 void ForEachParameter(const ModelSpec& model, absl::FunctionRef<void(const ParameterSpec&)> f) {
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   const TensorRegion region = TensorRegion::Alone();
   const ExpertRegion experts = ExpertRegion::Alone();
   ParameterStore store;

@@ -84,7 +84,7 @@ struct Outputs {
 // One rank's part; `outputs` is put together by all.
 void RunRank(const Case& test, const Inputs& inputs, Transport& transport, std::mutex& mutex,
              const Results& expected, Outputs& outputs) {
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   ProcessGrid grid({.tensor = test.ranks}, transport);
   const TensorRegion region(grid.tensor(), /*shard_tokens=*/false);
   const ExpertRegion experts = ExpertRegion::Alone();

@@ -68,7 +68,7 @@ struct Sequences {
 // Forward and backward of one rank, twice, as micro-batches follow each other.
 void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences& all,
              std::mutex& mutex) {
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   const TensorRegion region = TensorRegion::Alone();
   const ExpertRegion experts = ExpertRegion::Alone();
   ParameterStore parameters;

@@ -26,7 +26,7 @@ Result Gradients(ModelSpec::Residual residual, absl::FunctionRef<bool(const std:
       "job.textproto");
   job.mutable_model()->set_residual(residual);
   job = ResolveJobSpec(job, 1);
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   ThreadHub hub(1);
   ThreadTransport transport(hub, 0);
   Trainer trainer(job, Purpose::kTraining, 1, *device, transport);

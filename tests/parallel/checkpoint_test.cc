@@ -164,7 +164,7 @@ TEST(CheckpointTest, TensorsOfAnotherModelAreNamed) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(SaveState(directory.path(), 1, 1, 1).ok());
   const std::string step = directory.Path("step_000000001");
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   const auto load = [&](auto change, auto known_elsewhere) {
     testing::CheckpointState state(0, 1, testing::Holding::kNeeded);
     change(state.pieces());
@@ -215,7 +215,7 @@ TEST(CheckpointTest, AShardThatDoesNotFitIsOneStatusOnAllRanksAndChangesNothing)
 
 TEST(CheckpointTest, OneRankWithoutTheDirectoryFailsAllRanksByName) {
   const TemporaryDirectory directory;
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   testing::RunRanks(3, [&](Transport& transport) {
     HostCommunicator world(transport, GridGroup::kWorld, {0, 1, 2});
     testing::CheckpointState state(transport.rank(), 3, testing::Holding::kOwned);
@@ -230,7 +230,7 @@ TEST(CheckpointTest, OneRankWithoutTheDirectoryFailsAllRanksByName) {
 
 TEST(CheckpointTest, AnElementThatNobodyOwnsFailsAllRanks) {
   const TemporaryDirectory directory;
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   testing::RunRanks(2, [&](Transport& transport) {
     HostCommunicator world(transport, GridGroup::kWorld, {0, 1});
     testing::CheckpointState state(transport.rank(), 2, testing::Holding::kOwned);

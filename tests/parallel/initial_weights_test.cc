@@ -26,7 +26,7 @@ void WriteTensor(const std::string& path, DType dtype, const void* values) {
 TEST(InitialWeightsTest, MissingExtraAndMisshapenTensorsAreAllNamed) {
   const TemporaryDirectory directory;
   const std::string path = directory.Path("w.safetensors");
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   const float values[4] = {};
   WriteTensor(path, DType::kF32, values);
   const auto message = [&](const std::vector<TensorSpec>& model) {
@@ -43,7 +43,7 @@ TEST(InitialWeightsTest, MissingExtraAndMisshapenTensorsAreAllNamed) {
 TEST(InitialWeightsTest, BFloat16AndDoublesAreConvertedIntegersRefused) {
   const TemporaryDirectory directory;
   const std::string path = directory.Path("w.safetensors");
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   std::vector<float> column(2);
   const Piece piece = {"w",
                        {2, 2},

@@ -143,7 +143,7 @@ void ExpectNear(const Piece& piece, const Whole& expected, const Layout& layout)
 }
 
 Whole InitialWeights() {
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   ParameterStore store;
   for (const ParameterSpec& spec : Specs(0, 1)) store.Declare(spec);
   store.Materialize(*device, Gradients::kNone);
@@ -163,7 +163,7 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
   std::map<std::string, std::vector<int>> owners;  // by piece name and element
   testing::RunRanks(layout.tensor * layout.data, [&](Transport& transport) {
     const ProcessGrid grid({.tensor = layout.tensor, .data = layout.data}, transport);
-    const std::unique_ptr<Device> device = MakeDevice("cpu", 0).value();
+    const std::unique_ptr<Device> device = MakeDevice("cpu").value();
     ParameterStore store(layout.matrices);
     for (const ParameterSpec& own : Specs(grid.tensor().rank(), layout.tensor)) store.Declare(own);
     CommunicationThread communication(layout.overlap, grid.shape(), transport);

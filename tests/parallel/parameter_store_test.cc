@@ -54,7 +54,7 @@ std::vector<float> Floats(Tensor tensor) {
 
 class ParameterStoreTest : public ::testing::Test {
  protected:
-  ParameterStoreTest() : device_(MakeDevice("cpu", 1).value()) {
+  ParameterStoreTest() : device_(MakeDevice("cpu", {.threads = 1}).value()) {
     for (const ParameterSpec& spec : {TwoBoxes(), Columns(), Norm()}) store_.Declare(spec);
   }
   std::unique_ptr<Device> device_;
@@ -84,7 +84,7 @@ TEST(LocalShape, RowsOfMatricesLieOneBelowTheOther) {
 
 // Rows 3 to 5 of the eight: the last of matrix 2, the first two of matrix 0.
 TEST(Pieces, OfMatricesAreBoxesOfOneMatrixEach) {
-  const std::unique_ptr<Device> device = MakeDevice("cpu", 1).value();
+  const std::unique_ptr<Device> device = MakeDevice("cpu", {.threads = 1}).value();
   ParameterStore store;
   const Parameter& parameter = store.Declare(Matrices());
   store.Materialize(*device, Gradients::kNone);

@@ -61,6 +61,7 @@ class CountingDevice final : public Device {
     return device_->Allocate(bytes);
   }
   void Free(std::byte* data, int64_t bytes) override { device_->Free(data, bytes); }
+  int64_t FreeBytes() const override { return device_->FreeBytes(); }
   void Copy(Tensor to, Tensor from) override { device_->Copy(to, from); }
   void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
@@ -70,7 +71,7 @@ class CountingDevice final : public Device {
   int64_t allocated() const { return allocated_; }
 
  private:
-  std::unique_ptr<Device> device_ = *MakeDevice("cpu", 0);
+  std::unique_ptr<Device> device_ = *MakeDevice("cpu");
   int64_t allocated_ = 0;
 };
 
@@ -165,7 +166,7 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
   plain.mutable_train()->set_microbatch(1);
   const JobSpec job = OnLayout(plain, Layout{});
   RunRanks(1, [&](Transport& transport) {
-    const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+    const std::unique_ptr<Device> device = *MakeDevice("cpu");
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();

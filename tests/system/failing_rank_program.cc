@@ -36,7 +36,7 @@ void HappensToRank1(absl::string_view what, twinstream::CommunicationThread& com
 // Matrix products of the shape for which oneDNN puts its stack on the heap, in the midst of
 // signals.
 void MultiplyUnderSignals() {
-  const auto device = *twinstream::MakeDevice("cpu", 1);
+  const auto device = *twinstream::MakeDevice("cpu", {.threads = 1});
   const std::vector<twinstream::TensorSpec> specs = {{"a", twinstream::DType::kF32, {256, 2048}},
                                                      {"b", twinstream::DType::kF32, {2048, 64}},
                                                      {"out", twinstream::DType::kF32, {256, 64}}};

@@ -40,7 +40,7 @@ TEST_P(GoldenLogitsTest, EveryPositionGivesTheReference) {
     parallel.set_pipeline(grid.pipeline);
     const JobSpec job = golden.Job(parallel, B, grid.ranks());
     RunRanks(grid.ranks(), [&](Transport& transport) {
-      const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+      const std::unique_ptr<Device> device = *MakeDevice("cpu");
       Trainer trainer(job, Purpose::kInference, 1, *device, transport);
       trainer.Materialize();
       golden.FillWeights(trainer);

@@ -170,7 +170,7 @@ FirstUpdate UpdateOnce(const JobSpec& job, Routers routers, int64_t sequences) {
   FirstUpdate update;
   std::mutex mutex;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+    const std::unique_ptr<Device> device = *MakeDevice("cpu");
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();

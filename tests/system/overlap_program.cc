@@ -101,7 +101,7 @@ int Main(int argc, char** argv) {
   Check(argc == 2 || argc == 3, "usage: overlap_program BLOCKS [OVERRIDE]");
   const int blocks = std::atoi(argv[1]);
   const JobSpec job = JobFrom(argc == 3 ? argv[2] : "", runtime.size());
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   Contestant off(job, runtime, *device, Overlap::kOff), on(job, runtime, *device, Overlap::kOn);
   for (Contestant* contestant : {&off, &on}) {  // first steps allocate
     contestant->RunBlock();

@@ -57,7 +57,7 @@ int64_t PlannedActivations(ParallelSpec::Recompute mode) {
   JobSpec job = golden.Job({}, 4, 1);
   job.mutable_model()->set_layers(8);
   job.mutable_parallel()->set_recompute(mode);
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   ThreadHub hub(1);
   ThreadTransport transport(hub, 0);
   const Trainer trainer(job, Purpose::kTraining, 1, *device, transport);

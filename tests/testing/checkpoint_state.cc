@@ -98,7 +98,7 @@ SaveRequest RequestFor(int64_t step, int ranks) {
 }
 
 absl::Status SaveState(const std::string& directory, int64_t step, int ranks, int64_t version) {
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
   RunRanks(ranks, [&](Transport& transport) {
     std::unique_ptr<Communicator> world;
@@ -112,7 +112,7 @@ absl::Status SaveState(const std::string& directory, int64_t step, int ranks, in
 }
 
 absl::Status LoadState(const std::string& step_directory, int ranks, int64_t version) {
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", 0);
+  const std::unique_ptr<Device> device = *MakeDevice("cpu");
   for (int rank = 0; rank < ranks; ++rank) {
     CheckpointState state(rank, ranks, Holding::kNeeded);
     const absl::Status status = LoadCheckpoint(

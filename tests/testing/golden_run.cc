@@ -152,7 +152,7 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
   std::mutex mutex;
   const int ranks = GridShape::From(job.parallel()).ranks();
   RunRanks(ranks, [&](Transport& transport) {
-    absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", 0);
+    absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu");
     Check(device.ok(), "%s", device.status().ToString());
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), **device, transport);
     trainer.Materialize();

@@ -50,6 +50,7 @@ class CountingDevice final : public Device {
   absl::string_view name() const override { return "counting"; }
   std::byte* Allocate(int64_t bytes) override;
   void Free(std::byte* data, int64_t bytes) override;
+  int64_t FreeBytes() const override { return 0; }
   void Copy(Tensor to, Tensor from) override;
   void CopyIn(Tensor to, const void* host) override;
   void CopyOut(void* host, Tensor from) override;

@@ -130,6 +130,7 @@ class RecordingDevice final : public Device {
     return nullptr;
   }
   void Free(std::byte* /*data*/, int64_t /*bytes*/) override { calls_.emplace_back("Free"); }
+  int64_t FreeBytes() const override { return 0; }
   void Copy(Tensor /*to*/, Tensor /*from*/) override { calls_.emplace_back("Copy"); }
   void CopyIn(Tensor /*to*/, const void* /*host*/) override { calls_.emplace_back("CopyIn"); }
   void CopyOut(void* /*host*/, Tensor /*from*/) override { calls_.emplace_back("CopyOut"); }

@@ -55,7 +55,7 @@ class RankRun {
  public:
   RankRun(const JobSpec& job, Transport& transport, Overlap overlap)
       : job_(job),
-        device_(*MakeDevice("cpu", 0)),
+        device_(*MakeDevice("cpu")),
         trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport, overlap) {
     trainer_.Materialize();
   }

@@ -53,6 +53,8 @@ class EmulatedDevice final : public Device {
     munmap(guard - pages, static_cast<size_t>(pages + kPage));
   }
 
+  int64_t FreeBytes() const override { return 0; }
+
   void Copy(Tensor to, Tensor from) override {
     Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
           from.shape(), to.shape());

@@ -12,7 +12,7 @@ class CpuProducts final : public MatrixProducts {
   }
 
  private:
-  std::unique_ptr<Device> cpu_ = MakeDevice("cpu", /*threads=*/0).value();
+  std::unique_ptr<Device> cpu_ = MakeDevice("cpu").value();
 };
 
 }  // namespace

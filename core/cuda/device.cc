@@ -1,0 +1,93 @@
+#include "core/cuda/device.h"
+
+#include "core/cuda/check.h"
+
+namespace twinstream {
+namespace {
+
+struct CardMemory {
+  size_t free = 0, total = 0;  // bytes
+};
+
+CardMemory MemoryOf(int card) {
+  Check(cudaSetDevice(card), "cudaSetDevice");
+  CardMemory memory;
+  Check(cudaMemGetInfo(&memory.free, &memory.total), "cudaMemGetInfo");
+  return memory;
+}
+
+int MultiprocessorsOf(int card) {
+  int count = 0;
+  Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card),
+        "cudaDeviceGetAttribute");
+  return count;
+}
+
+void CopyBytes(void* to, const void* from, int64_t bytes, gpu::Stream stream) {
+  if (bytes == 0 || to == from) return;
+  Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+        "cudaMemcpyAsync");
+}
+
+}  // namespace
+
+CudaStream::CudaStream(int card) : stream_() {
+  Check(cudaSetDevice(card), "cudaSetDevice");
+  Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+}
+
+CudaStream::~CudaStream() { Check(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+
+CudaDevice::CudaDevice(int card)
+    : card_(card),
+      stream_(card),
+      workspace_(*this, kWorkspaceBytes),
+      ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()},
+           MakeMatrixProducts(stream())) {}
+
+std::byte* CudaDevice::Allocate(int64_t bytes) {
+  Check(cudaSetDevice(card_), "cudaSetDevice");
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    const auto [free, total] = MemoryOf(card_);
+    Die(
+        absl::StrFormat("card %d has no %d bytes of memory left (%d of its %d bytes are free): use "
+                        "more ranks, parallel.recompute, a smaller train.microbatch or a smaller "
+                        "model",
+                        card_, bytes, free, total));
+  }
+  Check(error, "cudaMalloc");
+  gpu::Clear(static_cast<std::byte*>(data), bytes, stream());
+  return static_cast<std::byte*>(data);
+}
+
+void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
+  Check(cudaSetDevice(card_), "cudaSetDevice");
+  Synchronize();  // the stream's work may still use it
+  Check(cudaFree(data), "cudaFree");
+}
+
+int64_t CudaDevice::FreeBytes() const { return static_cast<int64_t>(MemoryOf(card_).free); }
+
+void CudaDevice::Copy(Tensor to, Tensor from) {
+  Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
+        from.shape(), to.shape());
+  CopyBytes(to.data(), from.data(), from.bytes(), stream());
+}
+
+void CudaDevice::CopyIn(Tensor to, const void* host) {
+  CopyBytes(to.data(), host, to.bytes(), stream());
+  Synchronize();
+}
+
+void CudaDevice::CopyOut(void* host, Tensor from) {
+  CopyBytes(host, from.data(), from.bytes(), stream());
+  Synchronize();
+}
+
+void CudaDevice::Synchronize() {
+  Check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize: the work before it");
+}
+
+}  // namespace twinstream

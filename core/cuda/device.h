@@ -1,0 +1,48 @@
+// CudaDevice: one card's memory and operations, on one stream.
+#pragma once
+
+#include "core/cuda/ops.h"
+#include "core/device.h"
+#include "gpu/primitives.h"
+
+namespace twinstream {
+
+// A stream of a card, which does not wait for work outside of it.
+class CudaStream {
+ public:
+  explicit CudaStream(int card);
+  ~CudaStream();
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  gpu::Stream get() const { return stream_; }
+
+ private:
+  gpu::Stream stream_;
+};
+
+// The thread that makes it issues its operations; memory and copies are for any thread.
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int card);  // by CUDA's number; becomes the thread's current one
+
+  int card() const { return card_; }
+  gpu::Stream stream() const { return stream_.get(); }
+
+  absl::string_view name() const override { return "cuda"; }
+  std::byte* Allocate(int64_t bytes) override;
+  void Free(std::byte* data, int64_t bytes) override;
+  int64_t FreeBytes() const override;
+  void Copy(Tensor to, Tensor from) override;
+  void CopyIn(Tensor to, const void* host) override;
+  void CopyOut(void* host, Tensor from) override;
+  void Synchronize() override;
+  const Ops& ops() const override { return ops_; }
+
+ private:
+  int card_;
+  CudaStream stream_;
+  Storage workspace_;
+  CudaOps ops_;
+};
+
+}  // namespace twinstream

@@ -1,0 +1,91 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/device.h"
+
+namespace twinstream {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+TEST(BackendsTest, TheCpuIsAlwaysThereAndFirst) {
+  EXPECT_EQ(AvailableDevices().front(), "cpu");
+  EXPECT_EQ(MakeDevice("cpu").value()->name(), "cpu");
+}
+
+TEST(BackendsTest, AnUnknownDeviceIsRefused) {
+  EXPECT_EQ(MakeDevice("abacus").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+// Without a driver this still loads the module, where it is built: all that it takes from the
+// program and from CUDA's libraries is there.
+TEST(BackendsTest, CudaIsAvailableOrSaysInOneSentenceWhatIsMissing) {
+  const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cuda");
+  if (device.ok()) {
+    EXPECT_THAT(AvailableDevices(), Contains("cuda"));
+    return;
+  }
+  EXPECT_THAT(AvailableDevices(), Not(Contains("cuda")));
+  EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
+  const std::string message(device.status().message());
+  EXPECT_THAT(message, AllOf(StartsWith("train.device = CUDA needs "),
+                             EndsWith(", or set train.device to CPU"), Not(HasSubstr("\n"))));
+  EXPECT_THAT(message, Not(HasSubstr("fits this program")));  // the module is this build's
+}
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cuda");
+    if (device.ok()) {
+      device_ = *std::move(device);
+      return;
+    }
+    std::printf("SKIPPED: %s\n", std::string(device.status().message()).c_str());
+    GTEST_SKIP() << device.status().message();
+  }
+
+  std::unique_ptr<Device> device_;
+};
+
+TEST_F(CudaDeviceTest, MemoryIsTheCardsAndZeroAtBirth) {
+  constexpr int64_t kElements = 1 << 20;
+  EXPECT_GT(device_->FreeBytes(), 0);
+  for (int i = 0; i < 2; ++i) {  // perhaps the same memory again
+    const Storage storage(*device_, kElements * 4);
+    const Tensor tensor(storage.data(), DType::kF32, {kElements});
+    std::vector<float> host(kElements, 1);
+    device_->CopyOut(host.data(), tensor);
+    EXPECT_EQ(std::count(host.begin(), host.end(), 0.0F), kElements);
+    std::fill(host.begin(), host.end(), 1.0F);
+    device_->CopyIn(tensor, host.data());
+  }
+}
+
+TEST_F(CudaDeviceTest, CopiesAreOrderedAndLetGoOfHostMemory) {
+  constexpr int64_t kElements = 1 << 20;
+  const Storage storage(*device_, 2 * kElements * 4);
+  const Tensor both(storage.data(), DType::kI32, {2, kElements});
+  std::vector<int32_t> sent(kElements, 7), received(kElements);
+  device_->CopyIn(both.At(0), sent.data());
+  std::fill(sent.begin(), sent.end(), 8);
+  device_->Copy(both.At(1), both.At(0));
+  device_->CopyIn(both.At(0), sent.data());
+  device_->CopyOut(received.data(), both.At(1));
+  EXPECT_EQ(std::count(received.begin(), received.end(), 7), kElements);
+  device_->CopyOut(received.data(), both.At(0));
+  EXPECT_EQ(std::count(received.begin(), received.end(), 8), kElements);
+}
+
+}  // namespace
+}  // namespace twinstream

@@ -1,0 +1,28 @@
+// A card, and the main of the tests that need one.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+#include "tests/devices/uploaded_ops.h"
+#include "tests/testing/tested_ops.h"
+
+namespace twinstream::testing {
+
+const Ops& TestedOps() {
+  static const std::unique_ptr<Device> device = MakeDevice("cuda").value();
+  static const UploadedOps ops(*device);
+  return ops;
+}
+
+}  // namespace twinstream::testing
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  if (const auto device = twinstream::MakeDevice("cuda"); !device.ok()) {
+    std::printf("SKIPPED: no operation is tested on a card: %s\n",
+                std::string(device.status().message()).c_str());
+    return 77;
+  }
+  return RUN_ALL_TESTS();
+}
