@@ -15,9 +15,20 @@
 namespace twinstream::testing {
 namespace {
 
+// Of q, k, v and dout, and of out and the gradients.
+struct Types {
+  DType operands = DType::kF32, results = DType::kF32;
+};
+constexpr Types kTypes[] = {{}, {.operands = DType::kBF16, .results = DType::kBF16}};
+
+std::string NameOf(const Types& types) {
+  return absl::StrFormat("%s to %s", NameOf(types.operands), NameOf(types.results));
+}
+
 struct Attention {
-  explicit Attention(const AttentionShape& shape_in, float scale = 1, DType dtype_in = DType::kF32)
-      : shape(shape_in), dtype(dtype_in) {
+  explicit Attention(const AttentionShape& shape_in, float scale = 1, Types types_in = {})
+      : shape(shape_in), types(types_in) {
+    const DType dtype = types.operands;
     const int64_t query = shape.rows() * shape.heads * shape.head_dim;
     const int64_t key = shape.rows() * shape.kv_heads * shape.head_dim;
     q = RandomFloats(query, 1, dtype);
@@ -33,13 +44,13 @@ struct Attention {
 
   AttentionInputs inputs() const { return {ToDouble(q), ToDouble(k), ToDouble(v)}; }
 
-  Lent Rows(std::vector<float>& values) const {
+  Lent Rows(std::vector<float>& values, DType dtype) const {
     return Lent(values, {shape.rows(), shape.heads * shape.head_dim}, dtype);
   }
-  Lent Queries(std::vector<float>& values) const {
+  Lent Queries(std::vector<float>& values, DType dtype) const {
     return Lent(values, {shape.batch, shape.heads, shape.sequence, shape.head_dim}, dtype);
   }
-  Lent Keys(std::vector<float>& values) const {
+  Lent Keys(std::vector<float>& values, DType dtype) const {
     return Lent(values, {shape.batch, shape.kv_heads, shape.sequence, shape.head_dim}, dtype);
   }
   Tensor Lse() { return View(lse, {shape.batch, shape.heads, shape.sequence}); }
@@ -52,21 +63,21 @@ struct Attention {
   }
 
   AttentionShape shape;
-  DType dtype;
+  Types types;
   std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
 };
 
 // Queries of one and keys of one, perhaps another: what an operation takes, lent for a while.
 struct Operands {
   Operands(Attention& queries, Attention& keys)
-      : q(queries.Queries(queries.q)),
-        k(keys.Keys(keys.k)),
-        v(keys.Keys(keys.v)),
-        out(queries.Rows(queries.out)),
-        dq(queries.Queries(queries.dq)),
-        dk(keys.Keys(keys.dk)),
-        dv(keys.Keys(keys.dv)),
-        dout(queries.Rows(queries.dout)),
+      : q(queries.Queries(queries.q, queries.types.operands)),
+        k(keys.Keys(keys.k, keys.types.operands)),
+        v(keys.Keys(keys.v, keys.types.operands)),
+        out(queries.Rows(queries.out, queries.types.results)),
+        dq(queries.Queries(queries.dq, queries.types.results)),
+        dk(keys.Keys(keys.dk, keys.types.results)),
+        dv(keys.Keys(keys.dv, keys.types.results)),
+        dout(queries.Rows(queries.dout, queries.types.operands)),
         lse(queries.Lse()) {}
   AttentionTensors tensors() const { return {.q = q, .k = k, .v = v, .out = out, .lse = lse}; }
   AttentionGradients gradients() const { return {.dq = dq, .dk = dk, .dv = dv, .dout = dout}; }
@@ -91,14 +102,16 @@ std::string Name(const ::testing::TestParamInfo<AttentionShape>& info) {
 
 class CpuAttention : public ::testing::TestWithParam<AttentionShape> {};
 
-void ExpectReference(const AttentionShape& shape, DType dtype) {
-  SCOPED_TRACE(std::string(NameOf(dtype)));
-  Attention attention(shape, 1, dtype);
+void ExpectReference(const AttentionShape& shape, Types types) {
+  SCOPED_TRACE(NameOf(types));
+  Attention attention(shape, 1, types);
   const Ops& ops = testing::TestedOps();
   attention.Run(ops);
 
   const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
   const int64_t terms = shape.sequence + shape.head_dim;
+  // Products of bf16 operands may round the probabilities and their gradients to bf16 as well.
+  const DType dtype = types.operands;
   EXPECT_LT(RelativeError(attention.out, expected.out), Tolerance(dtype, terms));
   EXPECT_LT(RelativeError(attention.lse, expected.lse), Float32Tolerance(terms));
 
@@ -114,7 +127,7 @@ void ExpectReference(const AttentionShape& shape, DType dtype) {
 }
 
 TEST_P(CpuAttention, EqualsTheDoubleReference) {
-  for (DType dtype : kActivationTypes) ExpectReference(GetParam(), dtype);
+  for (const Types& types : kTypes) ExpectReference(GetParam(), types);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -123,6 +136,9 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionShape{.batch = 1, .sequence = 1, .heads = 1, .kv_heads = 1, .head_dim = 8},
         AttentionShape{.batch = 2, .sequence = 17, .heads = 2, .kv_heads = 2, .head_dim = 8},
         AttentionShape{.batch = 1, .sequence = 64, .heads = 2, .kv_heads = 1, .head_dim = 80},
+        AttentionShape{.batch = 1, .sequence = 45, .heads = 3, .kv_heads = 1, .head_dim = 10},
+        AttentionShape{.batch = 1, .sequence = 160, .heads = 2, .kv_heads = 1, .head_dim = 128},
+        AttentionShape{.batch = 1, .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 200},
         AttentionShape{.batch = 2, .sequence = 65, .heads = 4, .kv_heads = 2, .head_dim = 32},
         AttentionShape{.batch = 1, .sequence = 200, .heads = 6, .kv_heads = 2, .head_dim = 64}),
     Name);
@@ -179,7 +195,7 @@ struct Parts {
       const auto cut = [&](const std::vector<float>& all, int64_t outer, int64_t inner) {
         return Tokens(all, outer, inner, p * T, (p + 1) * T);
       };
-      parts.emplace_back(shape, 1, whole.dtype);
+      parts.emplace_back(shape, 1, whole.types);
       parts.back().q = cut(whole.q, B * H, D);
       parts.back().k = cut(whole.k, B * K, D);
       parts.back().v = cut(whole.v, B * K, D);
@@ -218,11 +234,12 @@ struct Parts {
 
 class CpuAttentionOfParts : public ::testing::TestWithParam<AttentionShape> {};
 
-void ExpectMergesIntoTheWhole(const AttentionShape& shape, DType dtype) {
+void ExpectMergesIntoTheWhole(const AttentionShape& shape, Types types) {
+  SCOPED_TRACE(NameOf(types));
   constexpr int64_t kParts = 3;
   AttentionShape whole_shape = shape;
   whole_shape.sequence *= kParts;
-  const Attention whole(whole_shape, 1, dtype);
+  const Attention whole(whole_shape, 1, types);
   Parts cut(shape, whole);
   cut.Run(testing::TestedOps());
 
@@ -234,8 +251,8 @@ void ExpectMergesIntoTheWhole(const AttentionShape& shape, DType dtype) {
   // A row of the last part is written once and merged into by four rectangles, rounded each time;
   // as often is a gradient, after the out that dO . O is taken of.
   const int64_t terms = whole_shape.sequence + D;
-  const double tolerance = Tolerance(dtype, terms, 5),
-               gradient_tolerance = Tolerance(dtype, terms, 10);
+  const double tolerance = Tolerance(types.operands, terms, 5),
+               gradient_tolerance = Tolerance(types.operands, terms, 10);
   for (int64_t p = 0; p < kParts; ++p) {
     const Attention& part = cut.parts[static_cast<size_t>(p)];
     const auto error = [&](const std::vector<float>& actual, const std::vector<double>& all,
@@ -251,7 +268,7 @@ void ExpectMergesIntoTheWhole(const AttentionShape& shape, DType dtype) {
 }
 
 TEST_P(CpuAttentionOfParts, MergesIntoTheWhole) {
-  for (DType dtype : kActivationTypes) ExpectMergesIntoTheWhole(GetParam(), dtype);
+  for (const Types& types : kTypes) ExpectMergesIntoTheWhole(GetParam(), types);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -261,6 +278,11 @@ INSTANTIATE_TEST_SUITE_P(
         AttentionShape{.batch = 2, .sequence = 17, .heads = 2, .kv_heads = 2, .head_dim = 16},
         AttentionShape{.batch = 1, .sequence = 130, .heads = 2, .kv_heads = 1, .head_dim = 40}),
     Name);
+
+TEST(CpuAttentionMerge, TakesFloat32ResultsOfBFloat16) {
+  ExpectMergesIntoTheWhole({.batch = 1, .sequence = 5, .heads = 2, .kv_heads = 1, .head_dim = 24},
+                           {.operands = DType::kBF16, .results = DType::kF32});
+}
 
 // exp of an unshifted score would overflow.
 TEST(CpuAttentionForward, LargeScoresStayFinite) {
@@ -293,8 +315,8 @@ TEST(CpuAttentionBackward, TheNumberOfThreadsDoesNotChangeABit) {
   const AttentionShape shape{
       .batch = 2, .sequence = 150, .heads = 4, .kv_heads = 2, .head_dim = 32};
   const int threads_before = omp_get_max_threads();
-  for (DType dtype : kActivationTypes) {
-    Attention one(shape, 1, dtype), three(shape, 1, dtype);
+  for (const Types& types : kTypes) {
+    Attention one(shape, 1, types), three(shape, 1, types);
     const Ops& ops = testing::TestedOps();
     omp_set_num_threads(1);
     one.Run(ops);

@@ -69,8 +69,11 @@ inline void FenceDevice() {}
 inline float ReciprocalSqrt(float x) { return 1.0F / std::sqrt(x); }
 inline float Exp(float x) { return std::exp(x); }
 inline float Exp2(float x) { return std::exp2(x); }
+inline float FastExp2(float x) { return std::exp2(x); }
 inline float Log(float x) { return std::log(x); }
 inline float Log2(float x) { return std::log2(x); }
+
+inline int Opaque(int value) { return value; }
 
 inline uint4 LoadStreaming(const uint4* from) { return *from; }
 inline void StoreStreaming(uint4* to, uint4 value) { *to = value; }
@@ -81,25 +84,29 @@ inline uint32_t PackBFloat16(float low, float high) {
 inline float LowOf(uint32_t pair) { return std::bit_cast<float>(pair << 16); }
 inline float HighOf(uint32_t pair) { return std::bit_cast<float>(pair & 0xFFFF0000U); }
 
-// The fragments' layouts: PTX ISA, "Matrix fragments for mma.m16n8k16" of .bf16.
+// The fragments' layouts: PTX ISA, "Matrix fragments for mma.m16n8k16" of .bf16. What a lane needs
+// it asks four lanes of its rows and eight of its columns for, once each: tests spend their time
+// here.
 inline void MmaBFloat16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   struct Given {
     uint32_t a[4], b[2];
   } given = {{a[0], a[1], a[2], a[3]}, {b[0], b[1]}};
   Exchange(Meeting::kProduct, &given, sizeof(given));
   const int group = Lane() / 4, pair = Lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int row = group + (i / 2) * 8, column = pair * 2 + i % 2;
-    float sum = 0;
-    for (int k = 0; k < 16; ++k) {
-      const int holder_pair = k % 8 / 2;
-      const auto* left = reinterpret_cast<const Given*>(GivenBy(row % 8 * 4 + holder_pair));
-      const auto* right = reinterpret_cast<const Given*>(GivenBy(column * 4 + holder_pair));
-      const uint32_t x = left->a[row / 8 + k / 8 * 2], y = right->b[k / 8];
-      sum += (k % 2 == 0 ? LowOf(x) : HighOf(x)) * (k % 2 == 0 ? LowOf(y) : HighOf(y));
+  float sums[4] = {};
+  for (int holder = 0; holder < 4; ++holder) {
+    const auto* left = reinterpret_cast<const Given*>(GivenBy(group * 4 + holder));
+    for (int column = 0; column < 2; ++column) {
+      const auto* right = reinterpret_cast<const Given*>(GivenBy((pair * 2 + column) * 4 + holder));
+      for (int row = 0; row < 2; ++row) {
+        for (int half = 0; half < 2; ++half) {
+          const uint32_t x = left->a[row + 2 * half], y = right->b[half];
+          sums[row * 2 + column] += LowOf(x) * LowOf(y) + HighOf(x) * HighOf(y);
+        }
+      }
     }
-    d[i] += sum;
   }
+  for (int i = 0; i < 4; ++i) d[i] += sums[i];
 }
 
 namespace internal {

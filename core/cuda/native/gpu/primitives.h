@@ -67,8 +67,21 @@ __device__ inline void FenceDevice() { __threadfence(); }
 __device__ inline float ReciprocalSqrt(float x) { return rsqrtf(x); }  // within 2 ulp
 __device__ inline float Exp(float x) { return expf(x); }
 __device__ inline float Exp2(float x) { return exp2f(x); }
+// One instruction: within 2^-22 of the result; below 2^-126 it is 0.
+__device__ inline float FastExp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 __device__ inline float Log(float x) { return logf(x); }
 __device__ inline float Log2(float x) { return log2f(x); }
+
+// The value, unknown to the compiler from here on: what follows from it is computed anew where it
+// is used, instead of taking registers all through a loop.
+__device__ inline int Opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
 
 // 16 bytes that nobody will want soon again: they leave the caches first.
 __device__ inline uint4 LoadStreaming(const uint4* from) { return __ldcs(from); }
