@@ -14,6 +14,7 @@
 
 namespace twinstream {
 
+class DeviceNetwork;
 class Ops;
 
 // Work is ordered: copies and Ops of one device run one after another, as they were issued. Work
@@ -34,6 +35,10 @@ class Device {
   virtual void CopyOut(void* host, Tensor from) = 0;  // returns when they have arrived
   virtual void Synchronize() = 0;
   virtual const Ops& ops() const = 0;
+  // Whether the host may read and write the device's memory like its own.
+  virtual bool host_memory() const = 0;
+  // What exchanges data among devices without the host; null: nothing does. Lives with the device.
+  virtual DeviceNetwork* network() = 0;
 };
 
 struct DeviceOptions {

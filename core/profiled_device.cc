@@ -292,6 +292,8 @@ class ProfiledDevice final : public Device {
   void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
   void Synchronize() override { device_->Synchronize(); }
   const Ops& ops() const override { return ops_; }
+  bool host_memory() const override { return device_->host_memory(); }
+  DeviceNetwork* network() override { return device_->network(); }
 
  private:
   std::unique_ptr<Device> device_;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "models/moe.h"
+#include "parallel/collectives.h"
 
 namespace twinstream {
 namespace {
@@ -76,8 +77,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
       overlap_(overlap),
       micro_batches_(micro_batches),
       device_(device),
-      grid_(GridShape::From(job.parallel()), transport),
-      communication_(overlap, grid_.shape(), transport),
+      grid_(GridShape::From(job.parallel()), transport, device),
+      communication_(overlap, grid_, transport, device),
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
       experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
       model_parameters_(ModelParameters(job.model(), device)),
@@ -108,9 +109,7 @@ std::vector<TensorSpec> Trainer::BatchSpecs() const {
   const Shape sums = {kHeadSums + RouterSumElements(job_.model())};
   return {{"tokens", DType::kI32, tokens},
           {"targets", DType::kI32, tokens},
-          {"sums", DType::kF64, sums},     // this rank's
-          {"results", DType::kF64, sums},  // everybody's
-          {"flags", DType::kI32, {1}},
+          {"sums", DType::kF64, sums},
           {"logits", DType::kF32, {1, job_.model().vocabulary()}},
           {"rope", DType::kF32, {context_.shard().tokens(), job_.model().head_dim()}}};
 }
@@ -161,10 +160,8 @@ void Trainer::Materialize() {
   tokens_ = tensors[0];
   targets_ = tensors[1];
   sums_ = tensors[2];
-  results_ = tensors[3];
-  flags_ = tensors[4];
-  logits_ = tensors[5];
-  context_.rope = tensors[6];
+  logits_ = tensors[3];
+  context_.rope = tensors[4];
   context_.router_sums = sums_.Rows(kHeadSums, sums_.elements());
   host_sums_.resize(static_cast<size_t>(sums_.elements()));
   expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
@@ -241,9 +238,7 @@ absl::Span<const double> Trainer::SumLosses() {
   if (!first || grid_.In(GridGroup::kReplicas).rank() > 0) {
     std::fill(router_begin, host_sums_.end(), 0.0);
   }
-  device_.CopyIn(results_, host_sums_.data());
-  grid_.world().AllReduce(results_, Reduction::kSum);
-  device_.CopyOut(host_sums_.data(), results_);
+  AllReduceValues(grid_.world(), absl::MakeSpan(host_sums_), Reduction::kSum);
   return host_sums_;
 }
 
@@ -268,14 +263,6 @@ void Trainer::AddRouterLosses(absl::Span<const double> router_sums, StepResult* 
   const int64_t tokens = job_.train().global_batch() * job_.model().sequence();
   result->expert_imbalance =
       most_loaded * static_cast<double>(moe.experts()) / static_cast<double>(tokens * moe.top_k());
-}
-
-bool Trainer::AnyRank(bool here) {
-  int32_t flag = here ? 1 : 0;
-  device_.CopyIn(flags_, &flag);
-  grid_.world().AllReduce(flags_, Reduction::kMax);
-  device_.CopyOut(&flag, flags_);
-  return flag != 0;
 }
 
 void Trainer::ValuesNeeded(Range parameters) {
@@ -313,7 +300,7 @@ StepResult Trainer::Measure(bool stop_requested) {
   if (job_.model().has_moe()) AddRouterLosses(sums.subspan(kHeadSums), &result);
   result.gradient_norm = optimizer_.GradientNorm();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
-  result.stop = AnyRank(stop_requested);
+  result.stop = AnyRank(grid_.world(), stop_requested);
   return result;
 }
 

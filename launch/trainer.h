@@ -105,7 +105,6 @@ class Trainer final : private StageObserver {
   // Cross-entropy, logsumexp^2, then ModelContext::router_sums; over the global batch.
   absl::Span<const double> SumLosses();
   void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
-  bool AnyRank(bool here);
   StepResult Measure(bool stop_requested);  // what the step is known by before its update
   void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
            SpanObserver& observer);
@@ -129,9 +128,9 @@ class Trainer final : private StageObserver {
   Program training_, forward_only_;
   ScheduleReport training_report_, forward_report_;
   Storage batch_storage_;
-  Tensor tokens_, targets_, sums_, results_, flags_, logits_;  // in batch_storage_
-  std::vector<double> host_sums_;                              // results_ on the host
-  std::vector<int64_t> expert_tokens_;                         // [E]
+  Tensor tokens_, targets_, sums_, logits_;  // in batch_storage_; sums_: this rank's
+  std::vector<double> host_sums_;            // everybody's
+  std::vector<int64_t> expert_tokens_;       // [E]
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
   Unobserved nobody_;

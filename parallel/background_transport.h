@@ -22,6 +22,7 @@ class BackgroundTransport final : public Transport {
   void WaitInBackground(Request request, const char* what) override;
   bool Progress() override { return foreground_.Progress(); }
   void SetWaitPolicy(WaitPolicy policy) override;
+  double timeout_seconds() const override { return foreground_.timeout_seconds(); }
   std::string WaitInProgress(double at_least_seconds) const override;
 
  private:

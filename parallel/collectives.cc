@@ -66,10 +66,18 @@ std::vector<std::string> GatherTexts(Communicator& world, const std::string& tex
   return texts;
 }
 
+void AllReduceValues(Communicator& world, absl::Span<double> values, Reduction reduction) {
+  world.AllReduce(Tensor(reinterpret_cast<std::byte*>(values.data()), DType::kF64,
+                         {static_cast<int64_t>(values.size())}),
+                  reduction);
+}
+
 double AllReduceValue(Communicator& world, double value, Reduction reduction) {
-  world.AllReduce(Tensor(reinterpret_cast<std::byte*>(&value), DType::kF64, {}), reduction);
+  AllReduceValues(world, absl::MakeSpan(&value, 1), reduction);
   return value;
 }
+
+bool AnyRank(Communicator& world, bool here) { return Largest(world, here ? 1 : 0) != 0; }
 
 absl::Status AgreeOnStatus(Communicator& world, const absl::Status& status) {
   // The lowest failing rank is the largest of size - rank over the failing ones.

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "core/check.h"
+#include "core/device_collectives.h"
 #include "core/threads.h"
 
 namespace twinstream {
@@ -13,12 +14,32 @@ namespace {
 // microseconds, so while nothing new is left under way they become rarer.
 constexpr std::chrono::microseconds kFirstLook(50), kLastLook(800);
 
+std::unique_ptr<Device> DeviceBeside(Overlap overlap, const ProcessGrid& foreground,
+                                     Device& device) {
+  if (overlap == Overlap::kOff || foreground.path() != TensorPath::kNetwork) return nullptr;
+  return device.network()->Beside();
+}
+
 }  // namespace
 
 CommunicationThread::CommunicationThread(Overlap overlap, const GridShape& shape,
                                          Transport& transport)
     : transport_(transport), grid_(shape, transport_) {
-  if (overlap == Overlap::kOn && transport.size() > 1) thread_.emplace([this] { Work(); });
+  StartThread(overlap);
+}
+
+CommunicationThread::CommunicationThread(Overlap overlap, const ProcessGrid& foreground,
+                                         Transport& transport, Device& device)
+    : transport_(transport),
+      device_(&device),
+      beside_(DeviceBeside(overlap, foreground, device)),
+      grid_(foreground.shape(), transport_, this->device(), foreground.path()) {
+  StartThread(overlap);
+}
+
+void CommunicationThread::StartThread(Overlap overlap) {
+  if (overlap == Overlap::kOff || transport_.size() == 1) return;
+  if (grid_.path() == TensorPath::kHost) thread_.emplace([this] { Work(); });
 }
 
 CommunicationThread::~CommunicationThread() {
@@ -39,17 +60,32 @@ void CommunicationThread::Reserve(int64_t operations) {
 
 CommunicationThread::Number CommunicationThread::Post(const char* what, const Operation& operation,
                                                       Range items) {
+  const Entry entry = {.what = what, .operation = &operation, .items = items};
+  if (beside_ != nullptr) return RunBeside(entry);
   if (!thread_) {
     const ActivityScope doing(what);
     operation(items);
     return 0;
   }
   const std::lock_guard lock(mutex_);
-  Check(posted_ - done_ < static_cast<Number>(queue_.size()), "%d operations are posted already",
-        queue_.size());
-  EntryOf(++posted_) = {.what = what, .operation = &operation, .items = items};
+  NextEntry() = entry;
   wake_.notify_one();
   return posted_;
+}
+
+CommunicationThread::Number CommunicationThread::RunBeside(const Entry& entry) {
+  const ActivityScope doing(entry.what);
+  beside_->network()->Await(*device_->network(), device_->network()->Mark());
+  (*entry.operation)(entry.items);
+  NextEntry() = entry;
+  EntryOf(posted_).mark = beside_->network()->Mark();
+  return posted_;
+}
+
+CommunicationThread::Entry& CommunicationThread::NextEntry() {
+  Check(posted_ - done_ < static_cast<Number>(queue_.size()), "%d operations are posted already",
+        queue_.size());
+  return EntryOf(++posted_);
 }
 
 bool CommunicationThread::IsDone(Number number) {
@@ -58,6 +94,10 @@ bool CommunicationThread::IsDone(Number number) {
 }
 
 void CommunicationThread::Wait(Number number) {
+  if (beside_ != nullptr && number > done_) {
+    device_->network()->Await(*beside_->network(), EntryOf(number).mark);
+    done_ = number;
+  }
   if (!thread_) return;
   std::unique_lock lock(mutex_);
   done_changed_.wait(lock, [&] { return done_ >= number; });

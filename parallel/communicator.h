@@ -2,6 +2,18 @@
 // world). Every operation is ordered after the device work issued before it, and later device work
 // after it. All members call the same collectives in the same order; a failure or a timeout ends
 // the job with the names of who waits for whom.
+//
+// Three implementations: HostCommunicator for memory of the host, StagedCommunicator for memory of
+// devices by way of the host, and DeviceCommunicator from device to device. What they promise of
+// bits:
+//                                   host, staged              device
+//   every rank gets the same bits   yes                       yes
+//   the same bits every time        yes, on any transport     yes, on the same machines
+//   order of AllReduce's and        the ranks'                the network's
+//     ReduceScatter's sums
+//   their sums of bf16              in float32, rounded once  rounded at every addition
+//   order of ReduceScatterAsBFloat16's sums: the ranks', in float32, everywhere
+// So on the device AllReduce may differ by rounding from ReduceScatter and AllGather.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +21,13 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/device_collectives.h"
 #include "core/tensor.h"
 
 namespace twinstream {
 
 // Elements of each rank's piece. On the stack up to 64 ranks, more than tensor parallelism spans.
 using PieceCounts = absl::InlinedVector<int64_t, 64>;
-
-enum class Reduction { kSum, kMax };
 
 // Parts of a tensor that go to or come from the ranks: runs of rows along dimension 0, the same
 // number of parts for every rank: those of rank 0, then those of rank 1, ...
@@ -42,6 +53,11 @@ struct Ticket {
   const char* what = "";  // "send over pipeline"
 };
 
+// What implementations demand of their arguments: die, with `what`, unless the counts are of so
+// many ranks and add up to the tensor; or unless the parts are, and lie within it.
+void CheckCounts(Tensor inout, absl::Span<const int64_t> counts, int ranks, const char* what);
+void CheckParts(Tensor tensor, RowParts parts, int ranks, const char* what);
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -49,8 +65,7 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place. The sum's order is the ranks' order, so every rank gets the same bits, and the same
-  // bits on every transport. Of bf16: the float32 sum, rounded once.
+  // In place.
   virtual void AllReduce(Tensor inout, Reduction reduction) = 0;
   // inout is the concatenation of every rank's piece, in rank order; counts[r] elements each (sum:
   // all of inout). In: this rank's piece in its place. Out: all pieces.

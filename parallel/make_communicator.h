@@ -11,8 +11,8 @@
 
 namespace twinstream {
 
-// Arguments as HostCommunicator's. In debug builds every collective is checked first
-// (CheckedCommunicator).
+// For memory of the host. Arguments as HostCommunicator's. In debug builds every collective is
+// checked first (CheckedCommunicator).
 std::unique_ptr<Communicator> MakeCommunicator(Transport& transport, GridGroup group,
                                                std::vector<int> ranks);
 

@@ -97,6 +97,7 @@ class MpiTransport final : public Transport {
   }
 
   void SetWaitPolicy(WaitPolicy policy) override { monitor_.SetPolicy(std::move(policy)); }
+  double timeout_seconds() const override { return monitor_.timeout_seconds(); }
 
   std::string WaitInProgress(double at_least_seconds) const override {
     return monitor_.WaitInProgress(at_least_seconds);

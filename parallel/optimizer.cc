@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "core/ops.h"
+#include "parallel/collectives.h"
 
 namespace twinstream {
 namespace {
@@ -103,12 +105,12 @@ int64_t Optimizer::state_bytes() const {
 }
 
 std::vector<TensorSpec> Optimizer::BufferSpecs() const {
-  int64_t exchange = 0;
-  for (const Shard& shard : shards_)
+  int64_t exchange = 0, boxes = 0;
+  for (const Shard& shard : shards_) {
     exchange = std::max(exchange, ExchangeElements(shard.parameter->spec));
-  return {{"exchange", DType::kF32, {exchange}},
-          {"squares", DType::kF64, {model_parameters_}},
-          {"square", DType::kF64, {1}}};
+    boxes += static_cast<int64_t>(shard.parameter->spec.boxes.size());
+  }
+  return {{"exchange", DType::kF32, {exchange}}, {"squares", DType::kF64, {boxes}}};
 }
 
 int64_t Optimizer::buffer_bytes() const { return BytesFor(BufferSpecs()); }
@@ -131,8 +133,8 @@ void Optimizer::Materialize() {
   const std::vector<Tensor> buffers = TensorsIn(buffers_.data(), BufferSpecs());
   exchange_ = buffers[0];
   squares_ = buffers[1];
-  square_ = buffers[2];
-  host_squares_.resize(static_cast<size_t>(model_parameters_));
+  own_squares_.resize(static_cast<size_t>(squares_.elements()));
+  model_squares_.resize(static_cast<size_t>(model_parameters_));
 }
 
 void Optimizer::InitializeMasters(uint64_t seed) {
@@ -188,7 +190,7 @@ void Optimizer::ReduceShard(const Shard& shard) {
   SumOverReplicas(shard);
 }
 
-// Sharded or not, the own rows are the same bits.
+// Sharded or not, the own rows are the same bits where sums are in the order of the ranks.
 void Optimizer::SumOverReplicas(const Shard& shard) {
   const Tensor gradient = shard.parameter->gradient;
   if (HoldsMaster(shard)) {
@@ -220,10 +222,11 @@ void Optimizer::SumOverTensor(const Parameter& parameter) {
       row += rows;
     }
   };
-  device_.ops().Zero(shared);
-  for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(place, own); });
+  Device& device = communication_.device();
+  device.ops().Zero(shared);
+  for_each_shared_box([&](Tensor own, Tensor place) { device.Copy(place, own); });
   grid().tensor().AllReduce(shared, Reduction::kSum);
-  for_each_shared_box([&](Tensor own, Tensor place) { device_.Copy(own, place); });
+  for_each_shared_box([&](Tensor own, Tensor place) { device.Copy(own, place); });
 }
 
 // First and last stage send each other their part; a + b = b + a bit for bit, so both copies stay
@@ -236,7 +239,7 @@ void Optimizer::SumOverStages(const Parameter& parameter) {
   const Ticket sent = pipeline.Send(parameter.gradient, peer, Channel::kTied);
   pipeline.Receive(other, peer, Channel::kTied);
   pipeline.Wait(sent);
-  device_.ops().Add(parameter.gradient, other);
+  communication_.device().ops().Add(parameter.gradient, other);
 }
 
 double Optimizer::GradientNorm() {
@@ -247,21 +250,22 @@ double Optimizer::GradientNorm() {
           shard.parameter->spec.name);
     shard.reducing = false;
   }
-  std::fill(host_squares_.begin(), host_squares_.end(), 0.0);
+  int64_t counted = 0;
   for (const Shard& shard : shards_) {
     for (const Tensor gradient : shard.counted) {
-      double square = 0;
-      device_.ops().SumOfSquares(square_, gradient);
-      device_.CopyOut(&square, square_);
-      host_squares_[static_cast<size_t>(shard.model_index)] += square;
+      device_.ops().SumOfSquares(squares_.Rows(counted, counted + 1), gradient);
+      ++counted;
     }
   }
-  device_.CopyIn(squares_, host_squares_.data());
-  grid().world().AllReduce(squares_, Reduction::kSum);
-  device_.CopyOut(host_squares_.data(), squares_);
-  double sum = 0;
-  for (double square : host_squares_) sum += square;
-  return std::sqrt(sum);
+  device_.CopyOut(own_squares_.data(), squares_.Rows(0, counted));
+  std::fill(model_squares_.begin(), model_squares_.end(), 0.0);
+  auto square = own_squares_.begin();
+  for (const Shard& shard : shards_) {
+    double& of_parameter = model_squares_[static_cast<size_t>(shard.model_index)];
+    for (size_t i = 0; i < shard.counted.size(); ++i) of_parameter += *square++;
+  }
+  AllReduceValues(grid().world(), absl::MakeSpan(model_squares_), Reduction::kSum);
+  return std::sqrt(std::accumulate(model_squares_.begin(), model_squares_.end(), 0.0));
 }
 
 void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm) {

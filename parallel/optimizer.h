@@ -113,10 +113,10 @@ class Optimizer {
   // What is posted.
   const CommunicationThread::Operation reduce_, gather_;
   Storage state_, buffers_;
-  Tensor exchange_;                   // largest tensor that two ranks add up outside its own memory
-  Tensor squares_;                    // [model_parameters] f64
-  Tensor square_;                     // [1] f64
-  std::vector<double> host_squares_;  // squares_ on the host
+  Tensor exchange_;  // largest tensor that two ranks add up outside its own memory
+  Tensor squares_;   // f64, of the gradients that this rank counts, at most one for every box
+  std::vector<double> own_squares_;    // squares_ on the host
+  std::vector<double> model_squares_;  // [model_parameters], over all ranks
 };
 
 }  // namespace twinstream

@@ -1,23 +1,39 @@
-// ProcessGrid: GridShape plus this rank's communicator per group. Owns the communicators.
+// ProcessGrid: GridShape plus this rank's communicator per group. Owns the communicators. The
+// world's is for memory of the host: ranks agree by it. All others are for the tensors of a model.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <vector>
 
+#include "core/device.h"
 #include "parallel/communicator.h"
 #include "parallel/grid_shape.h"
 #include "parallel/transport.h"
 
 namespace twinstream {
 
+// How a model's tensors get from rank to rank.
+enum class TensorPath {
+  kHost,     // they are in memory of the host: HostCommunicator
+  kStaged,   // from device to device by way of the host: StagedCommunicator
+  kNetwork,  // from device to device: DeviceCommunicator
+};
+
 class ProcessGrid {
  public:
-  // `transport` outlives the grid and has shape.ranks() ranks.
+  // For tensors in memory of the host. `transport` outlives the grid and has shape.ranks() ranks.
   ProcessGrid(const GridShape& shape, Transport& transport);
+  // For tensors in memory of the device, which outlives the grid. Collective: the network is taken
+  // when every rank has one and a card of its own.
+  ProcessGrid(const GridShape& shape, Transport& transport, Device& device);
+  // The same with the path of another grid.
+  ProcessGrid(const GridShape& shape, Transport& transport, Device& device, TensorPath path);
 
   const GridShape& shape() const { return shape_; }
+  TensorPath path() const { return path_; }
   GridCoordinates at() const { return shape_.At(world().rank()); }
-  Communicator& In(GridGroup group) const { return *communicators_[static_cast<size_t>(group)]; }
+  Communicator& In(GridGroup group) const { return *groups_[static_cast<size_t>(group)]; }
   Communicator& world() const { return In(GridGroup::kWorld); }
   Communicator& tensor() const { return In(GridGroup::kTensor); }
   Communicator& context() const { return In(GridGroup::kContext); }
@@ -25,8 +41,13 @@ class ProcessGrid {
   Communicator& pipeline() const { return In(GridGroup::kPipeline); }
 
  private:
+  void MakeOthers(Transport& transport, Device* device);  // all but the world's
+  void Own(GridGroup group, std::unique_ptr<Communicator> communicator);
+
   GridShape shape_;
-  std::array<std::unique_ptr<Communicator>, kGridGroups> communicators_;
+  TensorPath path_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::array<Communicator*, kGridGroups> groups_ = {};
 };
 
 }  // namespace twinstream

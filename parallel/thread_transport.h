@@ -68,6 +68,7 @@ class ThreadTransport final : public Transport {
   void WaitInBackground(Request request, const char* what) override { Wait(request, what); }
   bool Progress() override { return false; }  // messages move when their second side comes
   void SetWaitPolicy(WaitPolicy policy) override;
+  double timeout_seconds() const override { return monitor_.timeout_seconds(); }
   std::string WaitInProgress(double at_least_seconds) const override;
 
  private:

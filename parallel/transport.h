@@ -44,6 +44,7 @@ class Transport {
   virtual bool Progress() = 0;
   // Before other threads use the transport.
   virtual void SetWaitPolicy(WaitPolicy policy) = 0;
+  virtual double timeout_seconds() const = 0;  // the policy's
   // The longest wait in progress if it has lasted so many seconds, or nothing: "rank 3 was waiting
   // in all-reduce over tensor for rank 2 (during step 7)". From any thread, also while MPI itself
   // blocks.

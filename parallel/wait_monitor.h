@@ -19,6 +19,7 @@ class WaitMonitor {
 
   explicit WaitMonitor(int rank);  // of who waits
   void SetPolicy(WaitPolicy policy);
+  double timeout_seconds() const { return policy_.timeout_seconds; }
   // "rank 3", or as the policy names it.
   std::string Name(int rank) const;
   std::string self() const { return Name(rank_); }

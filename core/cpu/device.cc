@@ -41,6 +41,8 @@ class CpuDevice final : public Device {
   void CopyOut(void* host, Tensor from) override { CopyBytes(host, from.data(), from.bytes()); }
   void Synchronize() override {}
   const Ops& ops() const override { return ops_; }
+  bool host_memory() const override { return true; }
+  DeviceNetwork* network() override { return nullptr; }
 
  private:
   // Nothing to copy may come as a null pointer, which memmove does not take.

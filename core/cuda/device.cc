@@ -1,6 +1,7 @@
 #include "core/cuda/device.h"
 
 #include "core/cuda/check.h"
+#include "core/cuda/collectives.h"
 
 namespace twinstream {
 namespace {
@@ -43,7 +44,9 @@ CudaDevice::CudaDevice(int card)
       stream_(card),
       workspace_(*this, kWorkspaceBytes),
       ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()},
-           MakeMatrixProducts(stream())) {}
+           MakeMatrixProducts(stream())),
+      network_(
+          MakeCudaNetwork(card, stream(), [card] { return std::make_unique<CudaDevice>(card); })) {}
 
 std::byte* CudaDevice::Allocate(int64_t bytes) {
   Check(cudaSetDevice(card_), "cudaSetDevice");

@@ -3,6 +3,7 @@
 
 #include "core/cuda/ops.h"
 #include "core/device.h"
+#include "core/device_collectives.h"
 #include "gpu/primitives.h"
 
 namespace twinstream {
@@ -37,12 +38,15 @@ class CudaDevice final : public Device {
   void CopyOut(void* host, Tensor from) override;
   void Synchronize() override;
   const Ops& ops() const override { return ops_; }
+  bool host_memory() const override { return false; }
+  DeviceNetwork* network() override { return network_.get(); }
 
  private:
   int card_;
   CudaStream stream_;
   Storage workspace_;
   CudaOps ops_;
+  std::unique_ptr<DeviceNetwork> network_;
 };
 
 }  // namespace twinstream

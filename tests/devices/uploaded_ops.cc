@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "tests/devices/upload.h"
+#include "tests/testing/upload.h"
 
 namespace twinstream::testing {
 namespace {

@@ -123,6 +123,7 @@ class RestlessTransport final : public Transport {
     return --left_ > 0;
   }
   void SetWaitPolicy(WaitPolicy) override {}
+  double timeout_seconds() const override { return 600; }
   std::string WaitInProgress(double) const override { return ""; }
 
   int looks() const { return looks_; }

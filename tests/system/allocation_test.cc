@@ -52,9 +52,11 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// The CPU device, counting what is asked of it.
+// Another device, counting what is asked of it.
 class CountingDevice final : public Device {
  public:
+  explicit CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
+
   absl::string_view name() const override { return device_->name(); }
   std::byte* Allocate(int64_t bytes) override {
     allocated_ += bytes;
@@ -67,6 +69,8 @@ class CountingDevice final : public Device {
   void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
   void Synchronize() override { device_->Synchronize(); }
   const Ops& ops() const override { return device_->ops(); }
+  bool host_memory() const override { return device_->host_memory(); }
+  DeviceNetwork* network() override { return device_->network(); }
 
   int64_t allocated() const { return allocated_; }
 
@@ -77,10 +81,10 @@ class CountingDevice final : public Device {
 
 // Heap allocations of two steps of all ranks after three steps, of a device that is profiled or
 // not. Also compares the memory plan with what the devices were asked for.
-int64_t SteadyAllocations(const JobSpec& job) {
+int64_t SteadyAllocations(const JobSpec& job, const DeviceMaker& make_device = CpuDevices()) {
   allocations = 0;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    auto counting_device = std::make_unique<CountingDevice>();
+    auto counting_device = std::make_unique<CountingDevice>(make_device(transport.rank()));
     const CountingDevice& counted = *counting_device;
     std::unique_ptr<Device> device = std::move(counting_device);
     OpProfile profile;
@@ -191,6 +195,14 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
 
     EXPECT_THAT(primitives(), AllOf(Not(HasSubstr("create")), HasSubstr("exec")));
   });
+}
+
+TEST(AllocationTest, StepsWhoseTensorsAreStagedAllocateNothingEither) {
+  for (const Layout& layout :
+       {Layout{.tensor = 2, .context = 2, .pipeline = 2}, Layout{.pipeline = 2, .data = 2}}) {
+    EXPECT_EQ(SteadyAllocations(OnLayout(TinyJob(), layout), RemoteCpuDevices(nullptr)), 0)
+        << NameOf(layout);
+  }
 }
 
 TEST(AllocationTest, ProfiledStepsAllocateNothingEither) {

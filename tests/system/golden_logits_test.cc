@@ -43,7 +43,7 @@ TEST_P(GoldenLogitsTest, EveryPositionGivesTheReference) {
       const std::unique_ptr<Device> device = *MakeDevice("cpu");
       Trainer trainer(job, Purpose::kInference, 1, *device, transport);
       trainer.Materialize();
-      golden.FillWeights(trainer);
+      golden.FillWeights(trainer, *device);
       for (int64_t row = 0; row < B * T; ++row) {
         const std::vector<float> logits = trainer.NextTokenLogits(tokens, row);
         for (int64_t v = 0; v < V; ++v) {

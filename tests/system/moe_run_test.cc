@@ -190,7 +190,7 @@ FirstUpdate UpdateOnce(const JobSpec& job, Routers routers, int64_t sequences) {
     }
     const StepResult result = trainer.Step(batch, 1, 0, false);
     const std::lock_guard<std::mutex> lock(mutex);
-    Collect(trainer.optimizer().GradientPieces(), &update.gradients);
+    Collect(trainer.optimizer().GradientPieces(), *device, &update.gradients);
     update.result = result;
     update.expert_tokens = {trainer.expert_tokens().begin(), trainer.expert_tokens().end()};
   });

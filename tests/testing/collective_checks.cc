@@ -318,8 +318,7 @@ void CheckGroups(Transport& transport) {
 
 }  // namespace
 
-void CheckCollectives(Transport& transport) {
-  HostCommunicator world = World(transport);
+void CheckTensors(Communicator& world) {
   CheckAllReduce<float>(world);
   CheckAllReduce<double>(world);
   CheckAllReduce<int32_t>(world);
@@ -333,6 +332,11 @@ void CheckCollectives(Transport& transport) {
   CheckBarrier(world);
   CheckMessages(world);
   CheckStartedReceives(world);
+}
+
+void CheckCollectives(Transport& transport) {
+  HostCommunicator world = World(transport);
+  CheckTensors(world);
   CheckText(world);
   CheckStatus(world);
   CheckGroups(transport);

@@ -49,6 +49,7 @@ class DroppingTransport final : public Transport {
   }
   bool Progress() override { return transport_.Progress(); }
   void SetWaitPolicy(WaitPolicy policy) override { transport_.SetWaitPolicy(std::move(policy)); }
+  double timeout_seconds() const override { return transport_.timeout_seconds(); }
   std::string WaitInProgress(double at_least_seconds) const override {
     return transport_.WaitInProgress(at_least_seconds);
   }

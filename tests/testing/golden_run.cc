@@ -141,22 +141,21 @@ std::vector<JobSpec> GoldenRun::LegalJobs(int ranks) const {
   return jobs;
 }
 
-void GoldenRun::FillWeights(Trainer& trainer) const {
+void GoldenRun::FillWeights(Trainer& trainer, Device& device) const {
   for (const Piece& piece : trainer.WeightPieces()) {
-    FillFrom(golden_.Floats("param." + piece.name), piece);
+    FillFrom(golden_.Floats("param." + piece.name), piece, device);
   }
 }
 
-TrainedRun GoldenRun::Train(const JobSpec& job) const {
+TrainedRun GoldenRun::Train(const JobSpec& job, const DeviceMaker& make_device) const {
   TrainedRun run;
   std::mutex mutex;
   const int ranks = GridShape::From(job.parallel()).ranks();
   RunRanks(ranks, [&](Transport& transport) {
-    absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu");
-    Check(device.ok(), "%s", device.status().ToString());
-    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), **device, transport);
+    const std::unique_ptr<Device> device = make_device(transport.rank());
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
-    FillWeights(trainer);
+    FillWeights(trainer, *device);
     const BatchLoader loader(*dataset_, trainer.batch_shape());
     HostBatch batch = trainer.EmptyBatch();
     for (int64_t update = 1; update <= updates(); ++update) {
@@ -167,7 +166,7 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
       const StepResult result = trainer.Step(batch, update, kLearningRate, false);
       const std::lock_guard<std::mutex> lock(mutex);
       if (update == 1) {
-        Collect(trainer.optimizer().GradientPieces(), &run.gradients);
+        Collect(trainer.optimizer().GradientPieces(), *device, &run.gradients);
         run.first = result;
       }
       if (transport.rank() == 0) {
@@ -178,7 +177,7 @@ TrainedRun GoldenRun::Train(const JobSpec& job) const {
     const std::lock_guard<std::mutex> lock(mutex);
     std::vector<Piece> weights = trainer.optimizer().OwnedPieces();
     std::erase_if(weights, [](const Piece& piece) { return piece.name.rfind("adam_", 0) == 0; });
-    Collect(weights, &run.weights);
+    Collect(weights, *device, &run.weights);
     run.activations_in_flight =
         std::max<double>(run.activations_in_flight, trainer.engine().peak_slots_seen());
   });

@@ -10,6 +10,7 @@
 #include "launch/trainer.h"
 #include "proto/job.pb.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/rank_devices.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/whole_tensors.h"
 
@@ -38,9 +39,9 @@ class GoldenRun {
   // Every layout of `ranks` ranks that validate accepts, with every microbatch.
   std::vector<JobSpec> LegalJobs(int ranks) const;
   // param.* into this rank's part of a model.
-  void FillWeights(Trainer& trainer) const;
+  void FillWeights(Trainer& trainer, Device& device) const;
   // Trains on job.parallel's ranks from param.*.
-  TrainedRun Train(const JobSpec& job) const;
+  TrainedRun Train(const JobSpec& job, const DeviceMaker& make_device = CpuDevices()) const;
 
  private:
   Golden golden_;

@@ -56,6 +56,8 @@ class CountingDevice final : public Device {
   void CopyOut(void* host, Tensor from) override;
   void Synchronize() override {}
   const Ops& ops() const override;
+  bool host_memory() const override { return true; }
+  DeviceNetwork* network() override { return nullptr; }
 
   int64_t allocated() const { return allocated_; }
 

@@ -136,6 +136,8 @@ class RecordingDevice final : public Device {
   void CopyOut(void* /*host*/, Tensor /*from*/) override { calls_.emplace_back("CopyOut"); }
   void Synchronize() override { calls_.emplace_back("Synchronize"); }
   const Ops& ops() const override { return ops_; }
+  bool host_memory() const override { return false; }
+  DeviceNetwork* network() override { return nullptr; }
 
  private:
   std::vector<std::string>& calls_;

@@ -39,10 +39,10 @@ void Save(const JobSpec& job, const RunSpan& span, const Trainer& trainer, Devic
 using Boxes = std::map<std::string, std::vector<std::byte>>;
 
 // Compares a rank's boxes with those of the ranks before it, and adds them.
-void CompareReplicas(const Trainer& trainer, Boxes* boxes, RunRecord* record) {
+void CompareReplicas(const Trainer& trainer, Device& device, Boxes* boxes, RunRecord* record) {
   for (const Piece& piece : trainer.parameters().ValuePieces()) {
-    const std::byte* data = piece.data.data();
-    const std::vector<std::byte> values(data, data + piece.data.bytes());
+    std::vector<std::byte> values(static_cast<size_t>(piece.data.bytes()));
+    device.CopyOut(values.data(), piece.data);
     const auto [found, is_new] =
         boxes->try_emplace(absl::StrCat(piece.name, piece.box.ToString()), values);
     record->replicas += is_new ? 0 : 1;
@@ -53,10 +53,11 @@ void CompareReplicas(const Trainer& trainer, Boxes* boxes, RunRecord* record) {
 // One rank's part of RunSteps.
 class RankRun {
  public:
-  RankRun(const JobSpec& job, Transport& transport, Overlap overlap)
+  RankRun(const JobSpec& job, Transport& transport, const RunSpan& span)
       : job_(job),
-        device_(*MakeDevice("cpu")),
-        trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport, overlap) {
+        device_(span.make_device(transport.rank())),
+        trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport,
+                 span.overlap) {
     trainer_.Materialize();
   }
 
@@ -186,7 +187,7 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
   Boxes boxes;
   std::mutex mutex;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    RankRun run(job, transport, span.overlap);
+    RankRun run(job, transport, span);
     run.Begin(span.load);
     for (int64_t step = span.first; step <= span.last; ++step) {
       const StepResult result = run.Step(data.dataset(), step);
@@ -199,8 +200,8 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
     }
     if (!span.save.empty()) Save(job, span, run.trainer(), run.device());
     const std::lock_guard<std::mutex> lock(mutex);
-    Collect(run.trainer().optimizer().OwnedPieces(), &record.state);
-    CompareReplicas(run.trainer(), &boxes, &record);
+    Collect(run.trainer().optimizer().OwnedPieces(), run.device(), &record.state);
+    CompareReplicas(run.trainer(), run.device(), &boxes, &record);
     record.micro_batches_held =
         std::max(record.micro_batches_held, run.trainer().engine().peak_slots_seen());
   });

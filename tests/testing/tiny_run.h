@@ -10,6 +10,7 @@
 #include "core/token_dataset.h"
 #include "parallel/communication_thread.h"
 #include "proto/job.pb.h"
+#include "tests/testing/rank_devices.h"
 #include "tests/testing/temporary_directory.h"
 #include "tests/testing/whole_tensors.h"
 
@@ -51,6 +52,7 @@ struct RunSpan {
   std::string load;             // step directory; empty: weights from the seed
   std::string save;             // checkpoint directory for the state after `last`; empty: not saved
   Overlap overlap = Overlap::kOn;
+  DeviceMaker make_device = CpuDevices();
 };
 
 struct RunRecord {

@@ -64,6 +64,8 @@ class EmulatedDevice final : public Device {
   void CopyOut(void* host, Tensor from) override { CopyBytes(host, from.data(), from.bytes()); }
   void Synchronize() override {}
   const Ops& ops() const override { return ops_; }
+  bool host_memory() const override { return false; }  // as on a card
+  DeviceNetwork* network() override { return nullptr; }
 
  private:
   static void CopyBytes(void* to, const void* from, int64_t bytes) {

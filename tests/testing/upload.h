@@ -1,4 +1,4 @@
-// Upload: the tensors of one call of an operation, for as long as the call lasts.
+// Upload: tensors of host memory on a device, for as long as one call of an operation lasts.
 #pragma once
 
 #include <cstdint>

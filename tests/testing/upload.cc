@@ -1,4 +1,4 @@
-#include "tests/devices/upload.h"
+#include "tests/testing/upload.h"
 
 #include <algorithm>
 

@@ -1,0 +1,338 @@
+#include "core/cuda/collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "core/cuda/check.h"
+#include "core/cuda/nccl.h"
+#include "core/cuda/operation_watch.h"
+#include "core/cuda/rounded_sums.h"
+#include "core/cuda/stream.h"
+
+namespace twinstream {
+namespace {
+
+// Of bf16 values on their way in ReduceScatterAsBFloat16, to and from all members.
+constexpr int64_t kScratchBytes = int64_t{32} << 20;
+
+ncclDataType_t TypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return ncclFloat32;
+    case DType::kBF16:
+      return ncclBfloat16;
+    case DType::kF64:
+      return ncclFloat64;
+    case DType::kI32:
+      return ncclInt32;
+  }
+  Die("unknown dtype");
+}
+
+class CudaMemory {
+ public:
+  explicit CudaMemory(int64_t bytes) {
+    Check(cudaMalloc(&data_, static_cast<size_t>(bytes)), "cudaMalloc for a collective");
+  }
+  ~CudaMemory() { cudaFree(data_); }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
+};
+
+// This rank in a group of NCCL's.
+class Membership {
+ public:
+  Membership() = default;
+  ~Membership() { nccl_.CommDestroy(communicator_); }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
+
+  // Returns when all members have come.
+  void Join(const DeviceGroup& group) {
+    ncclUniqueId id;
+    static_assert(sizeof(id) == sizeof(group.id));
+    std::memcpy(&id, group.id.data(), sizeof(id));
+    ncclComm_t communicator = nullptr;
+    Must(nccl_.CommInitRank(&communicator, group.size, id, group.rank), group.name);
+    communicator_ = communicator;
+  }
+  ncclComm_t get() const { return communicator_; }
+
+  void Must(ncclResult_t result, const std::string& group) const {
+    Check(result == ncclSuccess, "communication over %s: %s: %s", group,
+          nccl_.GetErrorString(result), nccl_.GetLastError(communicator_));
+  }
+
+  // What has gone wrong beside the host, or nothing. From any thread.
+  std::string Failure() const {
+    const ncclComm_t communicator = communicator_;
+    ncclResult_t result = ncclSuccess;
+    if (communicator == nullptr) return "";
+    if (nccl_.CommGetAsyncError(communicator, &result) != ncclSuccess) return "no answer from NCCL";
+    if (result == ncclSuccess || result == ncclInProgress) return "";
+    return absl::StrFormat("%s: %s", nccl_.GetErrorString(result),
+                           nccl_.GetLastError(communicator));
+  }
+
+ private:
+  const Nccl& nccl_ = LoadNccl();
+  std::atomic<ncclComm_t> communicator_ = nullptr;
+};
+
+class CudaCollectives final : public DeviceCollectives {
+ public:
+  CudaCollectives(int card, cudaStream_t device, const DeviceGroup& group)
+      : group_(group),
+        device_(device),
+        watch_({.card = card,
+                .group = group.name,
+                .timeout_seconds = group.timeout_seconds,
+                .failure = [this] { return members_.Failure(); }},
+               stream_.get()) {
+    Connect();
+  }
+  ~CudaCollectives() override { stream_.Synchronize(); }
+
+  Number AllReduce(Tensor inout, Reduction reduction) override {
+    return Run("all-reduce", [&] {
+      Must(nccl_.AllReduce(inout.data(), inout.data(), Count(inout.elements()),
+                           TypeOf(inout.dtype()), reduction == Reduction::kSum ? ncclSum : ncclMax,
+                           members_.get(), stream()));
+    });
+  }
+
+  // NCCL knows equal pieces only; others are as many broadcasts at once.
+  Number AllGather(Tensor inout, absl::Span<const int64_t> counts) override {
+    const ncclDataType_t type = TypeOf(inout.dtype());
+    return Run("all-gather", [&] {
+      if (AreEqual(counts)) {
+        const std::byte* const own = inout.data() + group_.rank * counts[0] * SizeOf(inout.dtype());
+        return Must(
+            nccl_.AllGather(own, inout.data(), Count(counts[0]), type, members_.get(), stream()));
+      }
+      ForEachPiece(inout, counts, [&](std::byte* piece, int64_t elements, int r) {
+        Must(nccl_.Broadcast(piece, piece, Count(elements), type, r, members_.get(), stream()));
+      });
+    });
+  }
+
+  Number ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override {
+    const ncclDataType_t type = TypeOf(inout.dtype());
+    return Run("reduce-scatter", [&] {
+      if (AreEqual(counts)) {
+        std::byte* const own = inout.data() + group_.rank * counts[0] * SizeOf(inout.dtype());
+        return Must(nccl_.ReduceScatter(inout.data(), own, Count(counts[0]), type, ncclSum,
+                                        members_.get(), stream()));
+      }
+      ForEachPiece(inout, counts, [&](std::byte* piece, int64_t elements, int r) {
+        Must(nccl_.Reduce(piece, piece, Count(elements), type, ncclSum, r, members_.get(),
+                          stream()));
+      });
+    });
+  }
+
+  Number ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) override {
+    return Run("reduce-scatter as bf16", [&] { SumRounded(inout.As<float>(), counts); });
+  }
+
+  Number Broadcast(Tensor inout, int root) override {
+    return Run("broadcast", [&] {
+      Must(nccl_.Broadcast(inout.data(), inout.data(), Count(inout.bytes()), ncclInt8, root,
+                           members_.get(), stream()));
+    });
+  }
+
+  Number Exchange(absl::Span<const DeviceMessage> sent,
+                  absl::Span<const DeviceMessage> received) override {
+    const char* const what = sent.empty() ? "receive" : received.empty() ? "send" : "all-to-all";
+    return Run(what, [&] { ExchangeHere(sent, received); });
+  }
+
+  void Await(Number number) override { watch_.MakeWait(device_, number); }
+
+ private:
+  static size_t Count(int64_t elements) { return static_cast<size_t>(elements); }
+  static bool AreEqual(absl::Span<const int64_t> counts) {
+    return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
+  }
+
+  void Must(ncclResult_t result) const { members_.Must(result, group_.name); }
+  cudaStream_t stream() const { return stream_.get(); }
+
+  // Puts an operation on the stream, after what the device has been given.
+  template <typename F>
+  Number Run(const char* what, F put) {
+    given_.Record(device_);
+    given_.MakeWait(stream());
+    const Number number = watch_.Begin(what);
+    put();
+    watch_.End();
+    return number;
+  }
+
+  // NCCL connects members when they first need each other, and the host waits: here, where all come
+  // at the same time, rather than in a step.
+  void Connect() {
+    Run("connection", [this] { members_.Join(group_); });
+    constexpr int64_t kWord = sizeof(float);
+    const CudaMemory memory((1 + group_.size) * kWord);
+    auto* const words = memory.As<std::byte>();
+    AllReduce(Tensor(words, DType::kF32, {1}), Reduction::kMax);
+    std::vector<DeviceMessage> sent, received;
+    for (int r = 0; r < group_.size; ++r) {
+      sent.push_back({.data = words, .bytes = kWord, .peer = r});
+      received.push_back({.data = words + (r + 1) * kWord, .bytes = kWord, .peer = r});
+    }
+    Exchange(sent, received);
+    stream_.Synchronize();
+  }
+
+  // use(first byte, elements, rank) for every piece that is not empty, all at once.
+  template <typename F>
+  void ForEachPiece(Tensor inout, absl::Span<const int64_t> counts, F use) {
+    std::byte* piece = inout.data();
+    Must(nccl_.GroupStart());
+    for (int r = 0; r < group_.size; ++r) {
+      const int64_t elements = counts[static_cast<size_t>(r)];
+      if (elements > 0) use(piece, elements, r);
+      piece += elements * SizeOf(inout.dtype());
+    }
+    Must(nccl_.GroupEnd());
+  }
+
+  void ExchangeHere(absl::Span<const DeviceMessage> sent,
+                    absl::Span<const DeviceMessage> received) {
+    Must(nccl_.GroupStart());
+    for (const DeviceMessage& m : sent) {
+      Must(nccl_.Send(m.data, Count(m.bytes), ncclInt8, m.peer, members_.get(), stream()));
+    }
+    for (const DeviceMessage& m : received) {
+      Must(nccl_.Recv(m.data, Count(m.bytes), ncclInt8, m.peer, members_.get(), stream()));
+    }
+    Must(nccl_.GroupEnd());
+  }
+
+  static void Append(BFloat16* data, int64_t elements, int peer,
+                     std::vector<DeviceMessage>* messages) {
+    if (elements == 0) return;
+    messages->push_back({.data = reinterpret_cast<std::byte*>(data),
+                         .bytes = elements * static_cast<int64_t>(sizeof(BFloat16)),
+                         .peer = peer});
+  }
+
+  // NCCL would add up bf16 in bf16. So everybody sends everybody the rounded addends of its piece,
+  // in rounds of so much of every piece as the scratch memory holds, and sums what arrives.
+  void SumRounded(float* values, absl::Span<const int64_t> counts) {
+    if (!scratch_) scratch_.emplace(kScratchBytes);
+    const int64_t part =
+        kScratchBytes / (int64_t{2} * group_.size * static_cast<int64_t>(sizeof(BFloat16)));
+    BFloat16* const sent = scratch_->As<BFloat16>();       // [size][part]
+    BFloat16* const received = sent + group_.size * part;  // the same; the own addends are here
+    const int64_t longest = *std::max_element(counts.begin(), counts.end());
+    for (int64_t begin = 0; begin < longest; begin += part) {
+      const auto elements_of = [&](int r) {
+        return std::clamp<int64_t>(counts[static_cast<size_t>(r)] - begin, 0, part);
+      };
+      const int64_t own_elements = elements_of(group_.rank);
+      float* own = nullptr;
+      float* addends = values + begin;
+      sent_.clear();
+      received_.clear();
+      for (int r = 0; r < group_.size; ++r) {
+        const bool is_own = r == group_.rank;
+        BFloat16* const rounded = (is_own ? received : sent) + r * part;
+        RoundValues(rounded, addends, elements_of(r), stream());
+        if (is_own) {
+          own = addends;
+        } else {
+          Append(rounded, elements_of(r), r, &sent_);
+          Append(received + r * part, own_elements, r, &received_);
+        }
+        addends += counts[static_cast<size_t>(r)];
+      }
+      ExchangeHere(sent_, received_);
+      SumRoundedValues(own, received, group_.size, part, own_elements, stream());
+    }
+  }
+
+  const DeviceGroup group_;
+  const cudaStream_t device_;
+  UrgentStream stream_;
+  CudaEvent given_;  // what the device had been given at the latest Run
+  const Nccl& nccl_ = LoadNccl();
+  Membership members_;
+  std::optional<CudaMemory> scratch_;           // of SumRounded, from its first call
+  std::vector<DeviceMessage> sent_, received_;  // the same
+  OperationWatch watch_;
+};
+
+class CudaNetwork final : public DeviceNetwork {
+ public:
+  CudaNetwork(int card, cudaStream_t stream, std::function<std::unique_ptr<Device>()> beside)
+      : number_(card), stream_(stream), beside_(std::move(beside)) {
+    cudaDeviceProp properties;
+    Check(cudaGetDeviceProperties(&properties, card), "cudaGetDeviceProperties");
+    card_ = absl::BytesToHexString(
+        absl::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)));
+  }
+
+  absl::string_view card() const override { return card_; }
+
+  DeviceGroupId NewId() const override {
+    ncclUniqueId nccl;
+    const ncclResult_t result = LoadNccl().GetUniqueId(&nccl);
+    Check(result == ncclSuccess, "ncclGetUniqueId: %s", LoadNccl().GetErrorString(result));
+    DeviceGroupId id;
+    std::memcpy(id.data(), &nccl, sizeof(nccl));
+    return id;
+  }
+
+  std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) override {
+    return std::make_unique<CudaCollectives>(number_, stream_, group);
+  }
+
+  std::unique_ptr<Device> Beside() override { return beside_(); }
+
+  int64_t Mark() override {
+    At(++marks_).Record(stream_);
+    return marks_;
+  }
+
+  void Await(DeviceNetwork& other, int64_t mark) override {
+    static_cast<CudaNetwork&>(other).At(mark).MakeWait(stream_);
+  }
+
+ private:
+  CudaEvent& At(int64_t mark) { return events_[static_cast<size_t>(mark) % events_.size()]; }
+
+  const int number_;
+  const cudaStream_t stream_;
+  const std::function<std::unique_ptr<Device>()> beside_;
+  std::string card_;
+  std::array<CudaEvent, 256> events_;  // a ring
+  int64_t marks_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceNetwork> MakeCudaNetwork(int card, cudaStream_t stream,
+                                               std::function<std::unique_ptr<Device>()> beside) {
+  return std::make_unique<CudaNetwork>(card, stream, std::move(beside));
+}
+
+}  // namespace twinstream

@@ -1,0 +1,68 @@
+// OperationWatch: sees to it that operations between cards end. They run on a stream, where no
+// thread waits for them; here one looks at them from time to time, and ends the process when the
+// network has failed or the oldest of them has been running for too long.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/cuda/stream.h"
+
+namespace twinstream {
+
+class OperationWatch {
+ public:
+  using Number = int64_t;  // of an operation: 1, 2, ...
+  static constexpr Number kMostUnderWay = 256;
+
+  struct Options {
+    int card = 0;
+    std::string group;  // for messages
+    double timeout_seconds = 600;
+    std::function<std::string()> failure;  // of the network, or empty; called from any thread
+  };
+  // `stream` outlives the watch; nobody but the owner of the watch gives it work.
+  OperationWatch(Options options, cudaStream_t stream);
+  ~OperationWatch();
+
+  // Around the calls that put an operation on the stream. what: outlives the watch. Begin waits
+  // while kMostUnderWay operations are under way.
+  Number Begin(const char* what);
+  void End();
+  // Later work of `other` waits for the operation, one of the last kMostUnderWay.
+  void MakeWait(cudaStream_t other, Number number);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Operation {
+    const char* what = "";
+    CudaEvent started, ended;
+  };
+
+  void Watch();
+  void Look();  // under the lock
+  bool IsRunning();
+  Operation& At(Number number) { return operations_[static_cast<size_t>(number % kMostUnderWay)]; }
+
+  const Options options_;
+  const cudaStream_t stream_;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable wake_;
+  std::array<Operation, kMostUnderWay> operations_;  // a ring
+  Number begun_ = 0, put_ = 0;                       // Begin, End have been called for so many
+  Number done_ = 0;                                  // have been seen to end
+  bool running_ = false;                             // the one after done_, since
+  Clock::time_point since_;
+  bool closing_ = false;
+  std::thread thread_;  // last
+};
+
+}  // namespace twinstream

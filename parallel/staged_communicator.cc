@@ -1,0 +1,150 @@
+#include "parallel/staged_communicator.h"
+
+#include <numeric>
+#include <utility>
+
+#include "core/check.h"
+
+namespace twinstream {
+namespace {
+
+// All elements of a tensor in one row.
+Tensor Flat(Tensor tensor) { return tensor.Reshape({tensor.elements()}); }
+
+// Calls use(rows of a, rows of b) for every part that is not empty.
+template <typename F>
+void ForEachPart(Tensor a, Tensor b, RowParts parts, F use) {
+  for (size_t i = 0; i < parts.begins.size(); ++i) {
+    const int64_t begin = parts.begins[i], end = begin + parts.counts[i];
+    if (begin < end) use(a.Rows(begin, end), b.Rows(begin, end));
+  }
+}
+
+}  // namespace
+
+StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Device& device)
+    : host_(std::move(host)), device_(device) {}
+
+void StagedCommunicator::AllReduce(Tensor inout, Reduction reduction) {
+  if (size() == 1) return;
+  const Tensor staged = in_.Like(inout);
+  CopyOut(staged, inout);
+  host_->AllReduce(staged, reduction);
+  device_.CopyIn(inout, staged.data());
+}
+
+void StagedCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts) {
+  if (size() == 1) return;
+  const Tensor staged = in_.Like(inout);
+  CopyOut(Own(staged, counts), Own(inout, counts));
+  host_->AllGather(staged, counts);
+  device_.CopyIn(inout, staged.data());
+}
+
+void StagedCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) {
+  if (size() == 1) return;
+  const Tensor staged = in_.Like(inout);
+  CopyOut(staged, inout);
+  host_->ReduceScatter(staged, counts);
+  device_.CopyIn(Own(inout, counts), Own(staged, counts).data());
+}
+
+void StagedCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) {
+  if (size() == 1) return;
+  const Tensor staged = in_.Like(inout);
+  CopyOut(staged, inout);
+  host_->ReduceScatterAsBFloat16(staged, counts);
+  device_.CopyIn(Own(inout, counts), Own(staged, counts).data());
+}
+
+// Rows between the parts stay what they are.
+void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
+  const Tensor staged_out = out_.Like(out), staged_in = in_.Like(in);
+  ForEachPart(staged_in, in, in_parts, [this](Tensor to, Tensor from) { CopyOut(to, from); });
+  host_->AllToAll(staged_out, out_parts, staged_in, in_parts);
+  ForEachPart(out, staged_out, out_parts,
+              [this](Tensor to, Tensor from) { device_.CopyIn(to, from.data()); });
+}
+
+void StagedCommunicator::Broadcast(Tensor inout, int root) {
+  if (size() == 1) return;
+  const Tensor staged = in_.Like(inout);
+  if (rank() == root) CopyOut(staged, inout);
+  host_->Broadcast(staged, root);
+  if (rank() != root) device_.CopyIn(inout, staged.data());
+}
+
+void StagedCommunicator::Barrier() {
+  device_.Synchronize();
+  host_->Barrier();
+}
+
+Ticket StagedCommunicator::Send(Tensor tensor, int to, Channel channel) {
+  const int64_t index = FreeMessage(tensor.bytes());
+  Message& message = messages_[static_cast<size_t>(index)];
+  message.staged = message.buffer.Like(tensor);
+  message.target = Tensor();
+  CopyOut(message.staged, tensor);
+  message.ticket = host_->Send(message.staged, to, channel);
+  return {.request = index, .what = message.ticket.what};
+}
+
+void StagedCommunicator::Receive(Tensor tensor, int from, Channel channel) {
+  Wait(StartReceive(tensor, from, channel));
+}
+
+Ticket StagedCommunicator::StartReceive(Tensor tensor, int from, Channel channel) {
+  const int64_t index = FreeMessage(tensor.bytes());
+  Message& message = messages_[static_cast<size_t>(index)];
+  message.staged = message.buffer.Like(tensor);
+  message.target = tensor;
+  message.ticket = host_->StartReceive(message.staged, from, channel);
+  return {.request = index, .what = message.ticket.what};
+}
+
+void StagedCommunicator::Wait(Ticket ticket) {
+  Message& message = messages_.at(static_cast<size_t>(ticket.request));
+  Check(message.under_way, "%s is waited for twice", ticket.what);
+  host_->Wait(message.ticket);
+  if (message.target) device_.CopyIn(message.target, message.staged.data());
+  message.under_way = false;
+}
+
+Tensor StagedCommunicator::Buffer::Like(Tensor tensor) {
+  if (tensor.bytes() > bytes_) {
+    bytes_ = tensor.bytes();
+    data_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_));
+  }
+  return Tensor(data_.get(), tensor.dtype(), tensor.shape());
+}
+
+Tensor StagedCommunicator::Own(Tensor tensor, absl::Span<const int64_t> counts) const {
+  const auto mine = counts.begin() + rank();
+  const int64_t begin = std::accumulate(counts.begin(), mine, int64_t{0});
+  return Flat(tensor).Rows(begin, begin + *mine);
+}
+
+void StagedCommunicator::CopyOut(Tensor to, Tensor from) {
+  if (from.bytes() > 0) device_.CopyOut(to.data(), from);
+}
+
+// The smallest that is large enough, so that the larger ones are left to larger messages; else a
+// new one.
+int64_t StagedCommunicator::FreeMessage(int64_t bytes) {
+  int64_t best = -1;
+  const auto size_of = [this](int64_t i) {
+    return messages_[static_cast<size_t>(i)].buffer.bytes();
+  };
+  for (int64_t i = 0; i < static_cast<int64_t>(messages_.size()); ++i) {
+    if (messages_[static_cast<size_t>(i)].under_way || size_of(i) < bytes) continue;
+    if (best < 0 || size_of(i) < size_of(best)) best = i;
+  }
+  if (best < 0) {
+    best = static_cast<int64_t>(messages_.size());
+    messages_.emplace_back();
+  }
+  messages_[static_cast<size_t>(best)].under_way = true;
+  return best;
+}
+
+}  // namespace twinstream

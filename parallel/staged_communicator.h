@@ -1,0 +1,70 @@
+// StagedCommunicator: a communicator for tensors in a device's memory by way of the host's: what
+// other ranks need is copied into buffers, the communicator within works on these, and what this
+// rank needs is copied back. Ranks may share a device. Same bits as the communicator within.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/device.h"
+#include "parallel/communicator.h"
+
+namespace twinstream {
+
+class StagedCommunicator final : public Communicator {
+ public:
+  // host: for memory of the host. `device` outlives this.
+  StagedCommunicator(std::unique_ptr<Communicator> host, Device& device);
+
+  absl::string_view name() const override { return host_->name(); }
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  void AllReduce(Tensor inout, Reduction reduction) override;
+  void AllGather(Tensor inout, absl::Span<const int64_t> counts) override;
+  void ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override;
+  void ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) override;
+  void AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) override;
+  void Broadcast(Tensor inout, int root) override;
+  void Barrier() override;
+
+  Ticket Send(Tensor tensor, int to, Channel channel) override;
+  void Receive(Tensor tensor, int from, Channel channel) override;
+  Ticket StartReceive(Tensor tensor, int from, Channel channel) override;
+  void Wait(Ticket ticket) override;
+
+ private:
+  // Memory of the host that only grows.
+  class Buffer {
+   public:
+    // Such a tensor in the buffer; its former contents are lost.
+    Tensor Like(Tensor tensor);
+    int64_t bytes() const { return bytes_; }
+
+   private:
+    std::unique_ptr<std::byte[]> data_;
+    int64_t bytes_ = 0;
+  };
+  // A message under way, or a place for one.
+  struct Message {
+    Buffer buffer;
+    bool under_way = false;
+    Ticket ticket;          // of the communicator within
+    Tensor staged, target;  // target: what is received goes there
+  };
+
+  // The part of `tensor` that is this rank's piece.
+  Tensor Own(Tensor tensor, absl::Span<const int64_t> counts) const;
+  void CopyOut(Tensor to, Tensor from);
+  // A message of so many bytes that is not under way; its index is the ticket's request.
+  int64_t FreeMessage(int64_t bytes);
+
+  std::unique_ptr<Communicator> host_;
+  Device& device_;
+  Buffer in_, out_;  // of the operation under way
+  std::vector<Message> messages_;
+};
+
+}  // namespace twinstream
