@@ -17,7 +17,7 @@ namespace twinstream {
 namespace {
 
 // Messages of more than one part, in both directions at once.
-void CheckParts() {
+void CheckMessagesOfSeveralParts() {
   const std::unique_ptr<Transport> transport = MakeMpiTransport({.largest_part = 10'000});
   const int R = transport->size(), rank = transport->rank();
   for (size_t bytes : {0, 9'999, 10'000, 10'001, 1'234'567}) {
@@ -111,7 +111,7 @@ int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   twinstream::CheckPlace(runtime);
   twinstream::testing::CheckCollectives(runtime.transport());
-  twinstream::CheckParts();
+  twinstream::CheckMessagesOfSeveralParts();
   twinstream::CheckTwoThreads(runtime.transport());
   twinstream::CheckThatLeftMessagesMove(runtime);
   twinstream::CheckThatWaitingRanksYield(runtime);
