@@ -43,7 +43,8 @@ class Descriptor {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not to wait for a pipe's writer: it is refused below.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.value() < 0) return Failure(errno, "open", path);
   struct stat status;
   if (fstat(file.value(), &status) != 0) return Failure(errno, "inspect", path);

@@ -232,6 +232,7 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
 absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
   const absl::StatusOr<JobSpec> asked = AgreeOnJob(runtime, line.positional[0], line.overrides);
   if (!asked.ok()) return asked.status();
+  runtime.CatchStopSignals();
   std::vector<std::string> damaged;  // checkpoints that --resume=auto passed over
   while (true) {
     const absl::StatusOr<Start> start = DecideStart(runtime, *asked, line.resume, damaged);

@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
@@ -26,6 +27,13 @@ TEST(FileTest, BelowAFileOrADanglingLinkNothingIsWritable) {
   EXPECT_FALSE(CheckWritableDirectory(directory.Path("file/a/b")).ok());
   std::filesystem::create_symlink("nowhere", directory.Path("link"));
   EXPECT_FALSE(CheckWritableDirectory(directory.Path("link/a")).ok());
+}
+
+TEST(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {
+  const TemporaryDirectory directory;
+  ASSERT_EQ(mkfifo(directory.Path("pipe").c_str(), 0600), 0);
+  const absl::StatusOr<std::string> text = ReadFile(directory.Path("pipe"));
+  EXPECT_EQ(text.status().message(), directory.Path("pipe") + " is not a regular file");
 }
 
 }  // namespace
