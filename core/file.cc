@@ -125,10 +125,12 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
   const std::string temporary = path + ".tmp";
   absl::StatusOr<OutputFile> file = OutputFile::Create(temporary);
   if (!file.ok()) return file.status();
-  if (absl::Status s = file->Write(text); !s.ok()) return s;
-  if (absl::Status s = file->SyncAndClose(); !s.ok()) return s;
-  if (absl::Status s = Rename(temporary, path); !s.ok()) return s;
-  return SyncDirectory(ParentOf(path));
+  absl::Status status = file->Write(text);
+  if (status.ok()) status = file->SyncAndClose();
+  if (status.ok()) status = Rename(temporary, path);
+  if (status.ok()) return SyncDirectory(ParentOf(path));
+  unlink(temporary.c_str());
+  return status;
 }
 
 absl::Status MakeDirectories(const std::string& path) {

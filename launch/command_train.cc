@@ -135,14 +135,15 @@ absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
                            .tensorboard = spec.tensorboard(),
                            .resumed_step = start.updates_done()});
   if (!metrics.ok()) return metrics;
-  const std::string job_file = absl::StrCat(spec.directory(), "/job.textproto");
-  if (absl::Status s = ReplaceFile(job_file, JobText(start.job)); !s.ok()) return s;
+  if (absl::Status s = WriteMetricsFile(spec, "job.textproto", JobText(start.job)); !s.ok()) {
+    return s;
+  }
   return metrics;
 }
 
 absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start,
-                                            OpProfile& profile) {
-  TrainingOutputs outputs = {.profile = profile};
+                                            OpProfile& profile, const Ceilings& ceilings) {
+  TrainingOutputs outputs = {.profile = profile, .ceilings = ceilings};
   absl::Status status;
   if (runtime.rank() == 0) {
     absl::StatusOr<MetricsWriter> metrics = OpenMetrics(start);
@@ -172,10 +173,20 @@ absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& j
 // What a run reads and computes with.
 struct Session {
   TrainingData data;
-  std::unique_ptr<OpProfile> profile;  // of the device; filled where the job asks for it
+  // Of the device; filled where the job asks for it.
+  std::unique_ptr<OpProfile> profile;
+  Ceilings ceilings;
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 };
+
+// Of all ranks' devices at the same time, as they will work. Before a rank takes its memory: this
+// one takes some of its own.
+Ceilings CeilingsForProfile(Runtime& runtime, Device& device) {
+  ActivityScope doing("measuring for the profile");
+  runtime.world().Barrier();
+  return MeasureCeilings(device);
+}
 
 // All of it, weights included; nothing is written. `start` outlives the session. DataLoss when the
 // start's checkpoint turns out to be damaged.
@@ -197,9 +208,12 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
     }
     if (absl::Status s = AgreeOnStatus(runtime.world(), fits); !s.ok()) return s;
   }
+  Ceilings ceilings;
+  if (start.job.metrics().profile()) ceilings = CeilingsForProfile(runtime, **device);
   trainer->Materialize();
   if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
-  return Session{*std::move(data), std::move(profile), *std::move(device), std::move(trainer)};
+  return Session{*std::move(data), std::move(profile), ceilings, *std::move(device),
+                 std::move(trainer)};
 }
 
 // A run under way fails for reasons of its own, such as a disk that is taken away: whatever the
@@ -221,7 +235,8 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,
                                  start.point.manifest.layout()));
   }
-  absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start, *session.profile);
+  absl::StatusOr<TrainingOutputs> outputs =
+      OpenOutputs(runtime, start, *session.profile, session.ceilings);
   if (!outputs.ok()) return outputs.status();
   TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
   return OnceStarted(loop.Run(start.updates_done() + 1));

@@ -29,6 +29,13 @@ TEST(FileTest, BelowAFileOrADanglingLinkNothingIsWritable) {
   EXPECT_FALSE(CheckWritableDirectory(directory.Path("link/a")).ok());
 }
 
+TEST(FileTest, AFileThatCannotBeReplacedLeavesNothingBehind) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(MakeDirectories(directory.Path("taken/folder")).ok());
+  EXPECT_FALSE(ReplaceFile(directory.Path("taken"), "text").ok());
+  EXPECT_FALSE(std::filesystem::exists(directory.Path("taken.tmp")));
+}
+
 TEST(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {
   const TemporaryDirectory directory;
   ASSERT_EQ(mkfifo(directory.Path("pipe").c_str(), 0600), 0);

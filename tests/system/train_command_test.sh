@@ -154,6 +154,25 @@ signals_save_and_stop() {
   says "^rank [01] \(stage 0, tensor 0, data [01]\).*waiting in .* for rank [01]"
 }
 
+# The measuring is over before the first step.
+a_stopped_run_reports_its_profile() {
+  local job='train { steps: 1000000 eval_every: 0 } checkpoint { every_steps: 0 }
+    metrics { profile: true }'
+  start stopped 2 train job.textproto --override="name: 'stopped' $job"
+  kill -TERM "$mpirun_pid" # which kills a second later
+  wait "$mpirun_pid"
+  says "^outside: waiting, messages, host .* %$"
+  [ -e runs/stopped/profile.json ] || fail "no profile.json"
+
+  start unwritten 2 train job.textproto --override="name: 'unwritten' $job"
+  mkdir -p runs/unwritten/profile.json/taken
+  kill -USR1 "$mpirun_pid"
+  ends_with 3
+  says "stopped by a signal after step [0-9]+, which is saved"
+  says 'metrics.directory "runs/unwritten": cannot rename .*profile.json.*; make room in it or name another'
+  [ ! -e runs/unwritten/profile.json.tmp ] || fail "profile.json.tmp is left"
+}
+
 a_run_without_numbers_stops() {
   run 1 2 train job.textproto --override='name: "nan" optimizer { peak_lr: 1e30 }'
   says "step 2: loss .*, gradient norm -?(nan|inf): training stopped"
@@ -170,4 +189,5 @@ another_job_is_refused
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
 signals_save_and_stop
+a_stopped_run_reports_its_profile
 a_run_without_numbers_stops
