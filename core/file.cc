@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -142,6 +143,10 @@ absl::Status MakeDirectories(const std::string& path) {
 absl::Status CheckWritableDirectory(const std::string& path) {
   std::error_code error;
   std::filesystem::path nearest = std::filesystem::absolute(path, error);  // that exists
+  for (const std::filesystem::path& part : nearest) {
+    if (part.native().size() > NAME_MAX) return Failure(ENAMETOOLONG, "make", path);
+  }
+  if (nearest.native().size() >= PATH_MAX) return Failure(ENAMETOOLONG, "make", path);
   while (!std::filesystem::exists(std::filesystem::symlink_status(nearest, error)) &&
          nearest != nearest.root_path()) {
     nearest = nearest.parent_path();

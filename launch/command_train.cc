@@ -114,7 +114,7 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
 }
 
 // A directory that cannot be written is found before the first step, and before anything is made.
-absl::Status MakeJobDirectories(const JobSpec& job) {
+absl::Status CheckJobDirectories(const JobSpec& job) {
   const std::pair<const char*, const std::string&> directories[] = {
       {"checkpoint.directory", job.checkpoint().directory()},
       {"metrics.directory", job.metrics().directory()}};
@@ -124,20 +124,25 @@ absl::Status MakeJobDirectories(const JobSpec& job) {
     return absl::FailedPreconditionError(absl::StrCat(field, " \"", path, "\": ", status.message(),
                                                       "; name a directory that can be written"));
   }
-  return MakeDirectories(job.checkpoint().directory());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
-  if (absl::Status s = MakeJobDirectories(start.job); !s.ok()) return s;
+  if (absl::Status s = CheckJobDirectories(start.job); !s.ok()) return s;
   const MetricsSpec& spec = start.job.metrics();
   absl::StatusOr<MetricsWriter> metrics =
       MetricsWriter::Open({.directory = spec.directory(),
                            .tensorboard = spec.tensorboard(),
                            .resumed_step = start.updates_done()});
-  if (!metrics.ok()) return metrics;
+  if (!metrics.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("metrics.directory \"", spec.directory(),
+                                                      "\": ", metrics.status().message(),
+                                                      "; name a directory that can be written"));
+  }
   if (absl::Status s = WriteMetricsFile(spec, "job.textproto", JobText(start.job)); !s.ok()) {
     return s;
   }
+  if (absl::Status s = MakeDirectories(start.job.checkpoint().directory()); !s.ok()) return s;
   return metrics;
 }
 

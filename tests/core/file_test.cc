@@ -29,6 +29,16 @@ TEST(FileTest, BelowAFileOrADanglingLinkNothingIsWritable) {
   EXPECT_FALSE(CheckWritableDirectory(directory.Path("link/a")).ok());
 }
 
+TEST(FileTest, ANameThatIsTooLongIsNotWritableEvenBelowWhatIsMissing) {
+  const TemporaryDirectory directory;
+  const std::string longest(255, 'a');
+  EXPECT_TRUE(CheckWritableDirectory(directory.Path("new/" + longest + "/b")).ok());
+  EXPECT_FALSE(CheckWritableDirectory(directory.Path("new/" + longest + "a/b")).ok());
+  std::string deep = "new";
+  while (deep.size() < 4096) deep += "/" + longest;
+  EXPECT_FALSE(CheckWritableDirectory(directory.Path(deep)).ok());
+}
+
 TEST(FileTest, AFileThatCannotBeReplacedLeavesNothingBehind) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(MakeDirectories(directory.Path("taken/folder")).ok());

@@ -103,6 +103,21 @@ another_job_is_refused() {
   same "checkpoints" "$(saved tiny)" "3 6"
 }
 
+a_place_that_cannot_be_used_is_named_and_nothing_made() {
+  mkdir -p runs/blocked/metrics.jsonl
+  run 2 alone train job.textproto --override='name: "blocked"'
+  says 'metrics.directory "runs/blocked": .*; name a directory that can be written'
+  local long
+  long=$(printf 'a%.0s' $(seq 255))
+  run 2 alone train job.textproto --override="name: 'blocked' metrics { directory: '${long}b' }"
+  says 'metrics.directory has a part of 256 characters'
+  local deep=$long
+  for _ in $(seq 16); do deep=$deep/$long; done
+  run 2 alone train job.textproto --override="name: 'blocked' metrics { directory: '$deep' }"
+  says 'metrics.directory .*File name too long.*; name a directory that can be written'
+  [ ! -e runs/blocked/checkpoints ] || fail "an empty checkpoint directory is left"
+}
+
 old_checkpoints_go() {
   run 0 alone train job.textproto --override='name: "keep" train { steps: 10 }
     checkpoint { every_steps: 1 keep: 2 keep_every: 4 }'
@@ -186,6 +201,7 @@ a_profile_accounts_for_the_steps
 six_steps_are_three_and_three
 another_layout_goes_on
 another_job_is_refused
+a_place_that_cannot_be_used_is_named_and_nothing_made
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
 signals_save_and_stop
