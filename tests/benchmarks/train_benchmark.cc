@@ -20,6 +20,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -142,10 +143,14 @@ absl::Status CheckFlags(size_t variants) {
 class Variant {
  public:
   // Collective. job: of JobOf(text); threads: of all ranks together.
-  Variant(const std::string& text, const JobSpec& job, Runtime& runtime, Device& device,
-          int threads)
-      : text_(text), runtime_(runtime), device_(device), hub_(1), self_(hub_, 0), job_(job) {
-    const int ranks = GridShape::From(job.parallel()).ranks();
+  Variant(const std::string& text, JobSpec job, Runtime& runtime, Device& device, int threads)
+      : text_(text),
+        runtime_(runtime),
+        device_(device),
+        hub_(1),
+        self_(hub_, 0),
+        job_(std::move(job)) {
+    const int ranks = GridShape::From(job_.parallel()).ranks();
     alone_ = ranks == 1;
     threads_ = std::max(1, threads / ranks);
     if (!takes_part()) return;
@@ -164,7 +169,7 @@ class Variant {
     }
   }
 
-  // Collective. Seconds of each step.
+  // Collective. Seconds of each step; none on a rank that takes no part.
   std::vector<double> Run(int steps) {
     std::vector<double> times;
     Together([&] {
@@ -311,8 +316,11 @@ absl::Status RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& 
   for (const auto& variant : variants) variant->Run(2);  // first steps allocate
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (const auto& variant : variants) {
-      variant->product_flops.push_back(variant->ProductFlops());
-      variant->seconds.push_back(Quantile(variant->Run(absl::GetFlag(FLAGS_steps)), 0.5));
+      const double product_flops = variant->ProductFlops();
+      const std::vector<double> seconds = variant->Run(absl::GetFlag(FLAGS_steps));
+      if (runtime.rank() != 0) continue;
+      variant->product_flops.push_back(product_flops);
+      variant->seconds.push_back(Quantile(seconds, 0.5));
     }
   }
   if (runtime.rank() != 0) return absl::OkStatus();

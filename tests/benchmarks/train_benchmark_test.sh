@@ -37,4 +37,16 @@ refuses "'parallel \{ tensor: 0 \}' has [0-9] mistakes?:.parallel.tensor = 0.*" 
 for line in words 0 -1 99999999999 '1 2'; do
   refuses "standard input: \"$line\" is no number of steps from 1 to 1000000" --interactive <<<"$line"
 done
-[ "$("$program" --shape=tiny --interactive <<<$'1\n2' | wc -l)" = 3 ] || exit 1
+[ "$("$program" --shape=tiny --interactive <<<$'1\n2' | wc -l)" = 3 ] || {
+  echo "FAILED: --interactive answers two lines, and says when it is ready, in three"
+  exit 1
+}
+
+# A variant of one rank in turn with one of two.
+mpirun -np 2 "$program" --shape=tiny --rounds=1 --steps=1 --json="$folder/report.json" \
+  '' 'parallel { tensor: 2 }' >"$output" 2>&1 &&
+  [ "$(grep -c '"variant": ' "$folder/report.json")" = 2 ] || {
+  echo "FAILED: two variants on two ranks:"
+  cat "$output"
+  exit 1
+}
