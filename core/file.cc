@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -43,7 +44,8 @@ class Descriptor {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Not to wait for a pipe's writer: it is refused below.
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (file.value() < 0) return Failure(errno, "open", path);
   struct stat status;
   if (fstat(file.value(), &status) != 0) return Failure(errno, "inspect", path);
@@ -124,10 +126,12 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
   const std::string temporary = path + ".tmp";
   absl::StatusOr<OutputFile> file = OutputFile::Create(temporary);
   if (!file.ok()) return file.status();
-  if (absl::Status s = file->Write(text); !s.ok()) return s;
-  if (absl::Status s = file->SyncAndClose(); !s.ok()) return s;
-  if (absl::Status s = Rename(temporary, path); !s.ok()) return s;
-  return SyncDirectory(ParentOf(path));
+  absl::Status status = file->Write(text);
+  if (status.ok()) status = file->SyncAndClose();
+  if (status.ok()) status = Rename(temporary, path);
+  if (status.ok()) return SyncDirectory(ParentOf(path));
+  unlink(temporary.c_str());
+  return status;
 }
 
 absl::Status MakeDirectories(const std::string& path) {
@@ -139,6 +143,10 @@ absl::Status MakeDirectories(const std::string& path) {
 absl::Status CheckWritableDirectory(const std::string& path) {
   std::error_code error;
   std::filesystem::path nearest = std::filesystem::absolute(path, error);  // that exists
+  for (const std::filesystem::path& part : nearest) {
+    if (part.native().size() > NAME_MAX) return Failure(ENAMETOOLONG, "make", path);
+  }
+  if (nearest.native().size() >= PATH_MAX) return Failure(ENAMETOOLONG, "make", path);
   while (!std::filesystem::exists(std::filesystem::symlink_status(nearest, error)) &&
          nearest != nearest.root_path()) {
     nearest = nearest.parent_path();

@@ -55,7 +55,7 @@ class OutputFile {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Readers see the old text or the new one, even after a crash: temporary file, fsync, rename, fsync
-// of the directory.
+// of the directory. After a failure the temporary file is gone.
 absl::Status ReplaceFile(const std::string& path, absl::string_view text);
 
 absl::Status MakeDirectories(const std::string& path);  // and its parents; fine if they exist

@@ -116,7 +116,7 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
 }
 
 // A directory that cannot be written is found before the first step, and before anything is made.
-absl::Status MakeJobDirectories(const JobSpec& job) {
+absl::Status CheckJobDirectories(const JobSpec& job) {
   const std::pair<const char*, const std::string&> directories[] = {
       {"checkpoint.directory", job.checkpoint().directory()},
       {"metrics.directory", job.metrics().directory()}};
@@ -126,25 +126,31 @@ absl::Status MakeJobDirectories(const JobSpec& job) {
     return absl::FailedPreconditionError(absl::StrCat(field, " \"", path, "\": ", status.message(),
                                                       "; name a directory that can be written"));
   }
-  return MakeDirectories(job.checkpoint().directory());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
-  if (absl::Status s = MakeJobDirectories(start.job); !s.ok()) return s;
+  if (absl::Status s = CheckJobDirectories(start.job); !s.ok()) return s;
   const MetricsSpec& spec = start.job.metrics();
   absl::StatusOr<MetricsWriter> metrics =
       MetricsWriter::Open({.directory = spec.directory(),
                            .tensorboard = spec.tensorboard(),
                            .resumed_step = start.updates_done()});
-  if (!metrics.ok()) return metrics;
-  const std::string job_file = absl::StrCat(spec.directory(), "/job.textproto");
-  if (absl::Status s = ReplaceFile(job_file, JobText(start.job)); !s.ok()) return s;
+  if (!metrics.ok()) {
+    return absl::FailedPreconditionError(absl::StrCat("metrics.directory \"", spec.directory(),
+                                                      "\": ", metrics.status().message(),
+                                                      "; name a directory that can be written"));
+  }
+  if (absl::Status s = WriteMetricsFile(spec, "job.textproto", JobText(start.job)); !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = MakeDirectories(start.job.checkpoint().directory()); !s.ok()) return s;
   return metrics;
 }
 
 absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start,
-                                            OpProfile& profile) {
-  TrainingOutputs outputs = {.profile = profile};
+                                            OpProfile& profile, const Ceilings& ceilings) {
+  TrainingOutputs outputs = {.profile = profile, .ceilings = ceilings};
   absl::Status status;
   if (runtime.rank() == 0) {
     absl::StatusOr<MetricsWriter> metrics = OpenMetrics(start);
@@ -174,10 +180,20 @@ absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& j
 // What a run reads and computes with.
 struct Session {
   TrainingData data;
-  std::unique_ptr<OpProfile> profile;  // of the device; filled where the job asks for it
+  // Of the device; filled where the job asks for it.
+  std::unique_ptr<OpProfile> profile;
+  Ceilings ceilings;
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 };
+
+// Of all ranks' devices at the same time, as they will work. Before a rank takes its memory: this
+// one takes some of its own.
+Ceilings CeilingsForProfile(Runtime& runtime, Device& device) {
+  ActivityScope doing("measuring for the profile");
+  runtime.world().Barrier();
+  return MeasureCeilings(device);
+}
 
 // All of it, weights included; nothing is written. `start` outlives the session. DataLoss when the
 // start's checkpoint turns out to be damaged.
@@ -199,9 +215,12 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
     }
     if (absl::Status s = AgreeOnStatus(runtime.world(), fits); !s.ok()) return s;
   }
+  Ceilings ceilings;
+  if (start.job.metrics().profile()) ceilings = CeilingsForProfile(runtime, **device);
   trainer->Materialize();
   if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
-  return Session{*std::move(data), std::move(profile), *std::move(device), std::move(trainer)};
+  return Session{*std::move(data), std::move(profile), ceilings, *std::move(device),
+                 std::move(trainer)};
 }
 
 // A run under way fails for reasons of its own, such as a disk that is taken away: whatever the
@@ -223,7 +242,8 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,
                                  start.point.manifest.layout()));
   }
-  absl::StatusOr<TrainingOutputs> outputs = OpenOutputs(runtime, start, *session.profile);
+  absl::StatusOr<TrainingOutputs> outputs =
+      OpenOutputs(runtime, start, *session.profile, session.ceilings);
   if (!outputs.ok()) return outputs.status();
   TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
   return OnceStarted(loop.Run(start.updates_done() + 1));
@@ -234,6 +254,7 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
 absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
   const absl::StatusOr<JobSpec> asked = AgreeOnJob(runtime, line.positional[0], line.overrides);
   if (!asked.ok()) return asked.status();
+  runtime.CatchStopSignals();
   std::vector<std::string> damaged;  // checkpoints that --resume=auto passed over
   while (true) {
     const absl::StatusOr<Start> start = DecideStart(runtime, *asked, line.resume, damaged);

@@ -76,8 +76,7 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   if (std::all_of(rows.begin(), rows.end(), [](const VerificationRow& row) { return row.ok(); })) {
     return absl::OkStatus();
   }
-  return absl::InternalError(
-      "this layout does not compute what one rank computes: see the rows that are OUTSIDE");
+  return absl::InternalError(OutsideMessage(*job));
 }
 
 }  // namespace twinstream

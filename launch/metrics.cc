@@ -38,6 +38,15 @@ absl::Status DropLinesBeyond(int64_t last, const std::string& path) {
 
 }  // namespace
 
+absl::Status WriteMetricsFile(const MetricsSpec& spec, const std::string& name,
+                              absl::string_view text) {
+  const absl::Status written = ReplaceFile(absl::StrCat(spec.directory(), "/", name), text);
+  if (written.ok()) return written;
+  return absl::Status(written.code(),
+                      absl::StrCat("metrics.directory \"", spec.directory(),
+                                   "\": ", written.message(), "; make room in it or name another"));
+}
+
 absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options) {
   if (absl::Status s = MakeDirectories(options.directory); !s.ok()) return s;
   const std::string path = absl::StrCat(options.directory, "/metrics.jsonl");

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "launch/tfevents.h"
+#include "proto/job.pb.h"
 
 namespace twinstream {
 
@@ -51,6 +52,10 @@ struct MetricsOptions {
   bool tensorboard = true;
   int64_t resumed_step = 0;  // updates done before this process
 };
+
+// A file of metrics.directory, as a whole; the directory exists. A failure names the field.
+absl::Status WriteMetricsFile(const MetricsSpec& spec, const std::string& name,
+                              absl::string_view text);
 
 class MetricsWriter {
  public:

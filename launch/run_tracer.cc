@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/file.h"
+#include "launch/metrics.h"
 #include "parallel/collectives.h"
 
 namespace twinstream {
@@ -49,8 +49,8 @@ absl::Status RunTracer::Write() {
       GatherTexts(world, recorder_->ChromeEvents(world.rank(), name));
   absl::Status written;
   if (world.rank() == 0) {
-    written = ReplaceFile(absl::StrCat(trainer_.job().metrics().directory(), "/trace.json"),
-                          ChromeTrace(tracks, trainer_.job().name()));
+    written = WriteMetricsFile(trainer_.job().metrics(), "trace.json",
+                               ChromeTrace(tracks, trainer_.job().name()));
   }
   return AgreeOnStatus(world, written);
 }

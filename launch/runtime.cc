@@ -56,12 +56,7 @@ void OnFatalSignal(int signal) {
   raise(signal);  // SA_RESETHAND has put the default action back
 }
 
-void InstallSignalHandlers() {
-  sem_init(&signal_state.told_to_end, 0, 0);
-  struct sigaction stop = {};
-  stop.sa_handler = OnStopSignal;
-  stop.sa_flags = SA_RESTART;  // files are read and written on
-  for (int signal : kStopSignals) sigaction(signal, &stop, nullptr);
+void InstallFailureHandlers() {
   struct sigaction ignore = {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
@@ -109,10 +104,9 @@ std::string NameOf(int rank, const std::vector<std::string>& hosts,
 
 Runtime::Runtime(int& argc, char**& argv) {
   // Before MPI_Init, which would otherwise print a stack of its own for fatal signals.
-  InstallSignalHandlers();
+  InstallFailureHandlers();
   int provided = 0;
   CheckMpi(MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
-  MaskStopSignals(SIG_BLOCK);  // not sooner: what MPI_Init starts is to end when it is told to
   CheckMpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   transport_ = MakeMpiTransport();
   char host[256] = "";
@@ -130,13 +124,14 @@ Runtime::Runtime(int& argc, char**& argv) {
   world_ = MakeCommunicator(*transport_, GridGroup::kWorld, ranks);
   hosts_ = GatherTexts(*world_, hostname());
   ApplyWaitPolicy();
-  speaker_ = std::jthread([this](const std::stop_token& closing) { SpeakWhenToldToEnd(closing); });
 }
 
 Runtime::~Runtime() {
-  speaker_.request_stop();
-  sem_post(&signal_state.told_to_end);
-  speaker_.join();
+  if (speaker_.joinable()) {
+    speaker_.request_stop();
+    sem_post(&signal_state.told_to_end);
+    speaker_.join();
+  }
   SetFailureHandler(nullptr);
   std::set_terminate(nullptr);
   CheckMpi(MPI_Finalize(), "MPI_Finalize");
@@ -149,6 +144,16 @@ void Runtime::MeetThisHost() {
   CheckMpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
   CheckMpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
   CheckMpi(MPI_Comm_free(&host), "MPI_Comm_free");
+}
+
+void Runtime::CatchStopSignals() {
+  MaskStopSignals(SIG_BLOCK);
+  sem_init(&signal_state.told_to_end, 0, 0);
+  struct sigaction stop = {};
+  stop.sa_handler = OnStopSignal;
+  stop.sa_flags = SA_RESTART;  // files are read and written on
+  for (int signal : kStopSignals) sigaction(signal, &stop, nullptr);
+  speaker_ = std::jthread([this](const std::stop_token& closing) { SpeakWhenToldToEnd(closing); });
 }
 
 bool Runtime::stop_requested() const { return signal_state.stop; }

@@ -17,13 +17,9 @@
 namespace twinstream {
 
 // One per process, made by the main thread first thing in main and destroyed last thing in it.
-// Other threads talk to other ranks through transport() alone. While it lives
-// - SIGTERM, SIGINT and SIGUSR1 to the process only set stop_requested(), on a thread that computes
-//   nothing: the main thread, and those that it starts, block them, but for one; SIGPIPE is
-//   ignored;
-// - after SIGTERM, a rank that waits for another says so on stderr, once;
-// - a failed Check, an exception that nobody catches and a fatal signal print one paragraph with
-//   rank and host on stderr and end all ranks of the job (code 1) within seconds.
+// Other threads talk to other ranks through transport() alone. While it lives, SIGPIPE is ignored;
+// a failed Check, an exception that nobody catches and a fatal signal print one paragraph with rank
+// and host on stderr and end all ranks of the job (code 1) within seconds.
 class Runtime {
  public:
   // Without mpirun: a job of one rank. argc, argv: main's.
@@ -43,7 +39,13 @@ class Runtime {
   Transport& transport() { return *transport_; }
   Communicator& world() { return *world_; }
 
-  // True once a signal asked this process to stop. Other ranks may not have been asked.
+  // For what can end in good order; without it SIGTERM, SIGINT and SIGUSR1 kill, as everywhere.
+  // Once, before anything computes. From then on
+  // - they only set stop_requested(), on a thread that computes nothing: the calling thread, and
+  //   those that it starts, block them, but for one;
+  // - after SIGTERM, a rank that waits for another says so on stderr, once.
+  void CatchStopSignals();
+  // True once a caught signal asked this process to stop. Other ranks may not have been asked.
   bool stop_requested() const;
 
   // How long a rank waits for another before it gives the job up.

@@ -5,11 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "core/file.h"
 #include "launch/evaluation.h"
 #include "launch/host.h"
 #include "launch/lr_schedule.h"
-#include "launch/profile_report.h"
 #include "launch/version.h"
 #include "models/flops.h"
 #include "parallel/checkpoint.h"
@@ -24,6 +22,12 @@ double Seconds() {
 }
 
 bool Due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
+
+// The first one's code, and what both have to say.
+absl::Status Both(const absl::Status& first, const absl::Status& second) {
+  if (first.ok() || second.ok()) return first.ok() ? second : first;
+  return absl::Status(first.code(), absl::StrCat(first.message(), "\n", second.message()));
+}
 
 }  // namespace
 
@@ -51,10 +55,9 @@ TrainingLoop::TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device,
 
 absl::Status TrainingLoop::Run(int64_t first_update) {
   RunTracer tracer(trainer_, first_update, trainer_.job().train().steps());
-  absl::Status status = RunUpdates(first_update, tracer);
-  status.Update(tracer.Finish());
-  status.Update(ReportProfile());
-  return status;
+  const absl::Status trained = RunUpdates(first_update, tracer);
+  const absl::Status traced = tracer.Finish();
+  return Both(Both(trained, traced), ReportProfile());
 }
 
 absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
@@ -142,17 +145,13 @@ absl::Status TrainingLoop::LogIfDue(const StepResult& result, int64_t step, doub
   return AgreeOnStatus(runtime_.world(), written);
 }
 
-// Ceilings are measured on all ranks at a time, as they have worked.
 absl::Status TrainingLoop::ReportProfile() {
   if (!trainer_.job().metrics().profile() || outputs_.profile.steps() == 0) return absl::OkStatus();
-  ActivityScope doing("measuring for the profile");
-  runtime_.world().Barrier();
-  const Ceilings ceilings = MeasureCeilings(device_);
   absl::Status written;
   if (runtime_.rank() == 0) {
-    outputs_.progress->Table(ProfileTable(outputs_.profile, ceilings));
-    written = ReplaceFile(absl::StrCat(trainer_.job().metrics().directory(), "/profile.json"),
-                          ProfileJson(outputs_.profile, ceilings));
+    outputs_.progress->Table(ProfileTable(outputs_.profile, outputs_.ceilings));
+    written = WriteMetricsFile(trainer_.job().metrics(), "profile.json",
+                               ProfileJson(outputs_.profile, outputs_.ceilings));
   }
   return AgreeOnStatus(runtime_.world(), written);
 }

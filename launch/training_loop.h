@@ -10,6 +10,7 @@
 #include "core/op_profile.h"
 #include "core/token_dataset.h"
 #include "launch/metrics.h"
+#include "launch/profile_report.h"
 #include "launch/progress.h"
 #include "launch/run_tracer.h"
 #include "launch/runtime.h"
@@ -30,6 +31,7 @@ struct TrainingData {
 // Where a run's numbers go.
 struct TrainingOutputs {
   OpProfile& profile;  // filled by a profiled device; without one it stays empty
+  Ceilings ceilings;   // of that device
   // Absent except on rank 0.
   std::optional<MetricsWriter> metrics;
   std::optional<Progress> progress;
@@ -42,7 +44,8 @@ class TrainingLoop {
                TrainingOutputs& outputs, double peak_flops);
 
   // Updates first_update .. train.steps. Cancelled when a signal stopped it after saving; Internal
-  // when a loss or gradient norm is not finite. Collective; the same status on every rank.
+  // when a loss or gradient norm is not finite. The message also says of a trace or profile that it
+  // could not be written. Collective; the same status on every rank.
   absl::Status Run(int64_t first_update);
 
  private:

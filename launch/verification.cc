@@ -183,6 +183,17 @@ std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
   return CompareUpdates(world, trainer, reference ? &*reference : nullptr, data, device, updates);
 }
 
+std::string OutsideMessage(const JobSpec& job) {
+  std::string message =
+      "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
+  if (!job.model().has_moe()) return message;
+  absl::StrAppend(&message,
+                  ". Unless replicas differ, near-ties of the router may be why "
+                  "(docs/experts.md): verify again with train.precision FP32 and with other values "
+                  "of train.seed. A wrong layout is OUTSIDE in all of them.");
+  return message;
+}
+
 int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
   const int64_t stages = int64_t{job.parallel().pipeline()} * job.parallel().virtual_stages();
   for (int64_t layers = job.model().layers(); layers >= stages; --layers) {

@@ -32,6 +32,9 @@ std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
                                           const TokenDataset& data, Device& device,
                                           int64_t updates);
 
+// What rows that are not ok() say about the job's layout.
+std::string OutsideMessage(const JobSpec& job);
+
 // The most of the job's layers that a process with this memory can hold twice, whole and as parts;
 // 0: not even one per stage. Layers go first because layouts are about what is in them and between
 // them. bytes 0: unknown, then all.

@@ -95,7 +95,8 @@ constexpr FieldInterval kIntervals[] = {
     {"checkpoint.keep_every", kCount},
     {"metrics.every_steps", kSteps},
     {"metrics.stream_stats_every", kCount},
-    {"runtime.timeout_seconds", kPositive},
+    // Ranks wait longer than that for a save or for a rank whose core is taken.
+    {"runtime.timeout_seconds", {1, kLargest, "at least 1 and in the range of float32"}},
     {"runtime.threads", {0, 4096, "from 0 (chosen by the program) to 4096"}},
 };
 
@@ -112,6 +113,14 @@ double NumberOf(const Message& message, const FieldDescriptor* field) {
   }
 }
 
+// An integer with all its digits.
+std::string DigitsOf(const Message& message, const FieldDescriptor* field) {
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
+    return absl::StrCat(message.GetReflection()->GetInt64(message, field));
+  }
+  return absl::StrFormat("%.10g", NumberOf(message, field));
+}
+
 // Looks at fields that are set: a default is right, and a required field that is missing is
 // RequiredFields' to name.
 void CheckInterval(const JobSpec& job, const FieldInterval& rule, Problems* problems) {
@@ -125,7 +134,8 @@ void CheckInterval(const JobSpec& job, const FieldInterval& rule, Problems* prob
     }
     const double value = NumberOf(*message, field);
     if (value >= rule.interval.least && value <= rule.interval.most) return;
-    Add(problems, "%s = %.10g: it must be %s", rule.path, value, rule.interval.text);
+    Add(problems, "%s = %s: it must be %s", rule.path, DigitsOf(*message, field),
+        rule.interval.text);
   }
 }
 

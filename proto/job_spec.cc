@@ -12,6 +12,7 @@
 #include <iterator>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "proto/job_text.h"
@@ -44,6 +45,8 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
         absl::StrFormat("%s is larger than %d bytes; name a job file, which is a page of text",
                         path, kLargestJobFile));
   }
+  constexpr absl::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors begin UTF-8 with it
+  if (absl::StartsWith(text, kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return text;
 }
 

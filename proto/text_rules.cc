@@ -45,11 +45,27 @@ void CheckTexts(const Message& message, const std::string& prefix,
   }
 }
 
+// A text of which directories are made.
+void CheckLength(absl::string_view path, const std::string& text,
+                 std::vector<std::string>* problems) {
+  constexpr size_t kLongestPart = 255;  // NAME_MAX of every usual file system
+  for (const absl::string_view part : absl::StrSplit(text, '/')) {
+    if (part.size() <= kLongestPart) continue;
+    problems->push_back(absl::StrFormat(
+        "%s has a part of %d characters (\"%s...\"); a directory's name has at most "
+        "%d: shorten it",
+        path, part.size(), absl::CHexEscape(part.substr(0, 20)), kLongestPart));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> TextProblems(const JobSpec& job) {
   std::vector<std::string> problems;
   CheckTexts(job, "", &problems);
+  CheckLength("name", job.name(), &problems);
+  CheckLength("checkpoint.directory", job.checkpoint().directory(), &problems);
+  CheckLength("metrics.directory", job.metrics().directory(), &problems);
   for (const auto& part : absl::StrSplit(job.name(), '/')) {
     if (part != "." && part != "..") continue;
     problems.push_back(

@@ -9,8 +9,8 @@
 namespace twinstream {
 
 // One line for every text with a control character (no path can hold a zero byte, and a line break
-// would tear messages apart), and for a name that would lead out of the directory runs/. The name
-// may have slashes.
+// would tear messages apart), for a name that would lead out of the directory runs/, and for a name
+// or directory that no file system takes. The name may have slashes.
 std::vector<std::string> TextProblems(const JobSpec& job);
 
 }  // namespace twinstream

@@ -20,10 +20,17 @@ HERE = pathlib.Path(__file__).resolve().parent
 TWIN = HERE / "torch_twin.py"
 PROGRAM = HERE.parent.parent / "build/tests/train_benchmark"
 GIB = 2**30
+MOST_CHARACTERS = 2**20  # of a line that a program answers, or of a golden file's header
 
 # An allocator that keeps its pages: returning them after every tensor costs PyTorch up to half its speed.
 TORCH_TUNABLES = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_max=0:"
                   "glibc.malloc.trim_threshold=68719476736:glibc.malloc.top_pad=268435456")
+
+
+def refuse(message):
+    """Ends the program as a command line that is wrong does."""
+    print(message, file=sys.stderr)
+    sys.exit(2)
 
 
 class ProgramError(Exception):
@@ -35,10 +42,13 @@ class Program:
 
     def __init__(self, name, command, environment):
         self.name = name
-        self.process = subprocess.Popen(command, env=environment, text=True, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE)
         try:
-            self.ready = self.answer()
+            self.process = subprocess.Popen(command, env=environment, text=True, errors="replace",
+                                            stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise ProgramError(f"{command[0]} cannot be run: {error.strerror}") from None
+        try:
+            self.ready = self.answer("product_gflops")
         except BaseException:
             self.close()
             raise
@@ -50,17 +60,26 @@ class Program:
         self.close()
 
     def close(self):
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended
         self.process.stdout.close()
         self.process.wait()
 
-    def answer(self):
-        line = self.process.stdout.readline()
+    def answer(self, *fields):
+        line = self.process.stdout.readline(MOST_CHARACTERS)
         if not line:
             raise ProgramError(f"{self.name} ended with exit code {self.process.wait()}")
-        answer = json.loads(line)
-        if "error" in answer:
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and "error" in answer:
             raise ProgramError(answer["error"])
+        if not isinstance(answer, dict) or any(field not in answer for field in fields):
+            raise ProgramError(f"{self.name} answered {line.strip()[:60]!r}, not a line of JSON with "
+                               f"{', '.join(fields)}")
         return answer
 
     def run(self, steps):
@@ -69,7 +88,7 @@ class Program:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise ProgramError(f"{self.name} ended with exit code {self.process.wait()}") from None
-        return self.answer()
+        return self.answer("seconds", "product_gflops", "peak_rss_bytes")
 
     def cpu_seconds(self):
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
@@ -177,6 +196,8 @@ def compare(options, shape, precision, scheme):
     row = {"shape": shape, "precision": precision, "scheme": scheme, "torch": {}}
     with Program("ours", command, environment(options.threads)) as ours:
         row["dimensions"] = dims = ours.ready
+        if "tokens" not in dims or "flops_per_token" not in dims:
+            raise ProgramError(f"{options.program} does not describe its model: it is no train_benchmark")
         dimensions = json.dumps(dims | {"threads": options.threads})
         for mode in ("eager", "compiled")[:1 + options.compile]:
             twin = [sys.executable, str(TWIN), "--work", mode, dimensions]
@@ -249,6 +270,21 @@ def machine():
             "time": datetime.datetime.now().astimezone().isoformat(timespec="seconds")}
 
 
+def check_golden_file(path):
+    """Refuses what is no safetensors file with a model's loss in it."""
+    if not os.path.isfile(path):
+        refuse(f"{path} is no file: --check takes files of tests/golden")
+    try:
+        with open(path, "rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size <= MOST_CHARACTERS else None
+    except (OSError, ValueError) as error:
+        refuse(f"{path} cannot be read as safetensors: {error}")
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    if not (isinstance(metadata, dict) and "scheme" in metadata and "loss" in header):
+        refuse(f"{path} holds no model's loss: --check takes files tests/golden/lm_*.safetensors")
+
+
 def parse_options():
     def names(text):
         return text.split(",")
@@ -271,6 +307,16 @@ def parse_options():
     options = parser.parse_args()
     if options.rounds < 1 or options.steps < 1 or options.threads < 1:
         parser.error("--rounds, --steps and --threads are at least 1")
+    for path in options.check or ():
+        check_golden_file(path)
+    if not options.check and not (os.path.isfile(options.program) and os.access(options.program, os.X_OK)):
+        refuse(f"{options.program} is no program: build it (ninja -C build train_benchmark) or name it "
+               "with --program")
+    try:
+        if options.json:
+            options.json.open("a").close()
+    except OSError as error:
+        refuse(f"--json={options.json}: {error.strerror}; name a file that can be written")
     return options
 
 
@@ -280,9 +326,6 @@ def main():
     if options.check:
         command = [sys.executable, str(TWIN), "--check", *options.check]
         sys.exit(subprocess.run(command, check=False).returncode)
-    if not os.access(options.program, os.X_OK):
-        sys.exit(f"{options.program} is no program: build it (ninja -C build train_benchmark) or name it "
-                 "with --program")
     report = {"machine": machine(), "torch": version, "threads": options.threads,
               "rounds": options.rounds, "steps": options.steps, "rows": []}
     print(f"PyTorch {version}, {options.threads} threads, {report['machine']['cpu']}; medians of "
@@ -294,7 +337,7 @@ def main():
                 try:
                     row = compare(options, shape, precision, scheme)
                 except ProgramError as error:
-                    sys.exit(f"{shape} {precision} {scheme}: {error}")
+                    refuse(f"{shape} {precision} {scheme}: {error}")
                 print(markdown_row(row), flush=True)
                 report["rows"].append(row)
                 if options.json:  # after every row: a long run may be stopped

@@ -26,9 +26,42 @@ says() { # says PATTERN
   grep -Eq -- "$1" "$output" || fail "no line like: $1"
 }
 
+# One line, whether there is a PyTorch or not.
+refuses() { # refuses PATTERN ARGUMENTS...
+  local pattern=$1
+  shift
+  compare 2 "$@"
+  says "$pattern"
+  [ "$(wc -l <"$output")" = 1 ] || fail "$*: more than a line"
+}
+refuses "^$folder is no program: build it" --program="$folder"
+refuses "^--json=$folder: Is a directory; name a file" --program=/bin/true --json="$folder"
+refuses "^$folder/none is no file" --check "$folder/none"
+refuses "^$folder is no file" --check "$folder"
+refuses "^/dev/zero is no file" --check /dev/zero
+refuses "^$0 holds no model's loss" --check "$0"
+printf '\5\0\0\0\0\0\0\0{"a":' >"$folder/torn.safetensors"
+refuses "^$folder/torn.safetensors cannot be read as safetensors" --check "$folder/torn.safetensors"
+
+# With a torch that says its version and can do no more: of our program's answers.
+mkdir "$folder/pretence"
+echo '__version__ = "0"
+class nn: functional = type("functional", (), {"rms_norm": None})' >"$folder/pretence/torch.py"
+answers() { # answers PATTERN PROGRAM: with a program, a script, of these lines
+  printf '%s\n' "$2" >"$folder/program"
+  chmod +x "$folder/program"
+  PYTHONPATH=$folder/pretence compare 2 --program="$folder/program"
+  says "^S FP32 PRE_NORM: $1"
+  ! grep -q Traceback "$output" || fail "a traceback"
+}
+answers "ours answered 'hello', not a line of JSON" $'#!/bin/sh\necho hello'
+answers "ours answered '\\[1\\]', not a line of JSON" $'#!/bin/sh\necho "[1]"'
+answers "ours ended with exit code 5" $'#!/bin/sh\nexit 5'
+answers "$folder/program cannot be run: Exec format error" "no program"
+
 mkdir "$folder/hidden"
 echo 'raise ImportError("hidden by the test")' >"$folder/hidden/torch.py"
-PYTHONPATH=$folder/hidden compare 1 --json="$folder/report.json"
+PYTHONPATH=$folder/hidden compare 1 --program=/bin/true --json="$folder/report.json"
 says "^compare_torch.py needs PyTorch .* cannot import it \(ImportError: hidden by the test\)"
 
 if ! python3 -c 'import torch' 2>/dev/null; then

@@ -10,32 +10,42 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "core/check.h"
-#include "google/protobuf/text_format.h"
+#include "launch/exit_code.h"
 #include "launch/host.h"
 #include "launch/runtime.h"
 #include "launch/trainer.h"
 #include "models/flops.h"
 #include "nlohmann/json.hpp"
 #include "parallel/collectives.h"
+#include "parallel/grid_shape.h"
 #include "parallel/thread_transport.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
+#include "proto/job_text.h"
+#include "proto/problems.h"
 #include "tests/benchmarks/model_shapes.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
@@ -52,6 +62,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int kMostSteps = 1000000, kMostThreads = 4096;
+
 constexpr const char* kJob = R"(
   name: "benchmark" data { train { path: "none" } } optimizer { schedule: CONSTANT peak_lr: 1e-4 }
   model { residual: SIAMESE_HYBRID_PRE } train { steps: 1000000 })";
@@ -65,38 +77,82 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-JobSpec MergedJob(const std::string& variant) {
+// The variant merged over the shape's job and this file's.
+absl::StatusOr<JobSpec> MergedJob(const std::string& variant) {
   const std::string name = absl::GetFlag(FLAGS_shape);
   const absl::Span<const benchmarks::ModelShape> shapes = benchmarks::ModelShapes();
   const auto* const shape =
       std::find_if(shapes.begin(), shapes.end(),
                    [&](const benchmarks::ModelShape& candidate) { return candidate.name == name; });
-  Check(shape != shapes.end(), "no shape is named %s: see --help", name);
+  if (shape == shapes.end()) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "--shape=%s is none of %s", name,
+        absl::StrJoin(shapes, ", ", [](std::string* out, const benchmarks::ModelShape& known) {
+          absl::StrAppend(out, known.name);
+        })));
+  }
   JobSpec job;
-  google::protobuf::TextFormat::Parser parser;
   for (const std::string& text : {std::string(kJob), std::string(shape->job), variant}) {
-    Check(parser.MergeFromString(text, &job), "not a job: %s", text);
+    const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
+    if (!part.ok()) return part.status();
+    job.MergeFrom(*part);
   }
   return job;
+}
+
+// Resolved, for one rank or for all.
+absl::StatusOr<JobSpec> JobOf(const std::string& variant, int all_ranks) {
+  const absl::StatusOr<JobSpec> job = MergedJob(variant);
+  if (!job.ok()) return job;
+  const ParallelSpec& parallel = job->parallel();
+  const bool alone = Product({parallel.tensor(), parallel.pipeline(), parallel.context(),
+                              std::max(1, parallel.data())}) == 1;
+  const int ranks = alone ? 1 : all_ranks;
+  const std::vector<std::string> problems = JobProblems(*job, ranks);
+  if (problems.empty()) return ResolveJobSpec(*job, ranks);
+  return absl::InvalidArgumentError(absl::StrFormat("'%s' has %d %s:\n%s", variant, problems.size(),
+                                                    problems.size() == 1 ? "mistake" : "mistakes",
+                                                    absl::StrJoin(problems, "\n")));
+}
+
+absl::Status CheckRange(absl::string_view what, int value, int least, int most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s = %d: it must be from %d to %d", what, value, least, most));
+}
+
+// A long run's results are not to be lost for want of a place.
+absl::Status CheckWritable(const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("--json=%s: %s; name a file that can be written", path, strerror(errno)));
+}
+
+absl::Status CheckFlags(size_t variants) {
+  absl::Status status = CheckRange("--threads", absl::GetFlag(FLAGS_threads), 0, kMostThreads);
+  status.Update(CheckRange("--rounds", absl::GetFlag(FLAGS_rounds), 1, kMostSteps));
+  status.Update(CheckRange("--steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps));
+  if (absl::GetFlag(FLAGS_interactive) && variants != 1) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrFormat("--interactive is for one variant, not for %d", variants)));
+  }
+  return status;
 }
 
 // One way to train, and how long its steps took.
 class Variant {
  public:
-  // Collective. threads: of all ranks together.
-  Variant(const std::string& text, Runtime& runtime, Device& device, int threads)
-      : text_(text), runtime_(runtime), device_(device), hub_(1), self_(hub_, 0) {
-    JobSpec job = MergedJob(text);
-    const ParallelSpec& parallel = job.parallel();
-    const int ranks =
-        parallel.tensor() * parallel.pipeline() * parallel.context() * std::max(1, parallel.data());
-    Check(ranks == 1 || ranks == runtime.size(), "'%s' is for %d ranks, not for %d", text, ranks,
-          runtime.size());
+  // Collective. job: of JobOf(text); threads: of all ranks together.
+  Variant(const std::string& text, JobSpec job, Runtime& runtime, Device& device, int threads)
+      : text_(text),
+        runtime_(runtime),
+        device_(device),
+        hub_(1),
+        self_(hub_, 0),
+        job_(std::move(job)) {
+    const int ranks = GridShape::From(job_.parallel()).ranks();
     alone_ = ranks == 1;
     threads_ = std::max(1, threads / ranks);
-    job_ = ResolveJobSpec(job, ranks);
-    const std::vector<std::string> problems = JobProblems(job_, ranks);
-    Check(problems.empty(), "%s", absl::StrJoin(problems, "; "));
     if (!takes_part()) return;
     omp_set_num_threads(threads_);
     Transport& transport = alone_ ? static_cast<Transport&>(self_) : runtime.transport();
@@ -113,7 +169,7 @@ class Variant {
     }
   }
 
-  // Collective. Seconds of each step.
+  // Collective. Seconds of each step; none on a rank that takes no part.
   std::vector<double> Run(int steps) {
     std::vector<double> times;
     Together([&] {
@@ -200,22 +256,31 @@ Json Description(const Variant& variant) {
           {"flops_per_token", TrainingFlopsPerToken(model)}};
 }
 
-// Rank 0 reads how many steps to run; 0 at the end of the input.
-int ReadSteps(Runtime& runtime) {
+// Rank 0 reads how many steps to run; 0 at the end of the input. Collective.
+absl::StatusOr<int> ReadSteps(Runtime& runtime) {
   int steps = 0;
-  if (runtime.rank() == 0 && !(std::cin >> steps)) steps = 0;
+  absl::Status status;
+  if (std::string line; runtime.rank() == 0 && std::getline(std::cin, line)) {
+    if (!absl::SimpleAtoi(line, &steps) || !CheckRange("steps", steps, 1, kMostSteps).ok()) {
+      status = absl::InvalidArgumentError(absl::StrFormat(
+          "standard input: \"%s\" is no number of steps from 1 to %d", line, kMostSteps));
+    }
+  }
+  if (absl::Status s = AgreeOnStatus(runtime.world(), status); !s.ok()) return s;
   return static_cast<int>(AllReduceValue(runtime.world(), steps, Reduction::kSum));
 }
 
-void AnswerLines(Runtime& runtime, Variant& variant) {
+absl::Status AnswerLines(Runtime& runtime, Variant& variant) {
   const auto print = [&](Json line) {
     line["peak_rss_bytes"] = PeakResidentBytes();  // before the product's operands
     line["product_gflops"] = variant.ProductFlops() / 1e9;
     if (runtime.rank() == 0) std::cout << line.dump() << std::endl;
   };
   print(Description(variant));
-  while (const int steps = ReadSteps(runtime)) {
-    const std::vector<double> seconds = variant.Run(steps);
+  while (true) {
+    const absl::StatusOr<int> steps = ReadSteps(runtime);
+    if (!steps.ok() || *steps == 0) return steps.status();
+    const std::vector<double> seconds = variant.Run(*steps);
     print({{"seconds", seconds}, {"loss", variant.loss()}});
   }
 }
@@ -247,15 +312,18 @@ Json Print(const Variant& variant, const Variant& first) {
   return json;
 }
 
-void RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& variants) {
+absl::Status RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& variants) {
   for (const auto& variant : variants) variant->Run(2);  // first steps allocate
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     for (const auto& variant : variants) {
-      variant->product_flops.push_back(variant->ProductFlops());
-      variant->seconds.push_back(Quantile(variant->Run(absl::GetFlag(FLAGS_steps)), 0.5));
+      const double product_flops = variant->ProductFlops();
+      const std::vector<double> seconds = variant->Run(absl::GetFlag(FLAGS_steps));
+      if (runtime.rank() != 0) continue;
+      variant->product_flops.push_back(product_flops);
+      variant->seconds.push_back(Quantile(seconds, 0.5));
     }
   }
-  if (runtime.rank() != 0) return;
+  if (runtime.rank() != 0) return absl::OkStatus();
   std::printf("%s: %d rounds of %d steps, %.2f GiB peak resident on rank 0\n\n",
               absl::GetFlag(FLAGS_shape).c_str(), absl::GetFlag(FLAGS_rounds),
               absl::GetFlag(FLAGS_steps), static_cast<double>(PeakResidentBytes()) / (1 << 30));
@@ -265,7 +333,31 @@ void RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& variants
   Json results = Json::array();
   for (const auto& variant : variants) results.push_back(Print(*variant, *variants[0]));
   const std::string path = absl::GetFlag(FLAGS_json);
-  if (!path.empty()) std::ofstream(path) << results.dump(2) << "\n";
+  if (path.empty() || std::ofstream(path) << results.dump(2) << std::endl) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("--json=%s: %s", path, strerror(errno)));
+}
+
+absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& texts) {
+  if (absl::Status s = CheckFlags(texts.size()); !s.ok()) return s;
+  std::vector<JobSpec> jobs;
+  for (const std::string& text : texts) {
+    absl::StatusOr<JobSpec> job = JobOf(text, runtime.size());
+    if (!job.ok()) return job.status();
+    jobs.push_back(*std::move(job));
+  }
+  const absl::Status writable =
+      runtime.rank() == 0 ? CheckWritable(absl::GetFlag(FLAGS_json)) : absl::OkStatus();
+  if (absl::Status s = AgreeOnStatus(runtime.world(), writable); !s.ok()) return s;
+  int threads = absl::GetFlag(FLAGS_threads);
+  if (threads == 0) threads = omp_get_num_procs();
+  const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", {.threads = threads});
+  if (!device.ok()) return device.status();
+  std::vector<std::unique_ptr<Variant>> variants;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    variants.push_back(std::make_unique<Variant>(texts[i], jobs[i], runtime, **device, threads));
+  }
+  return absl::GetFlag(FLAGS_interactive) ? AnswerLines(runtime, *variants[0])
+                                          : RunRounds(runtime, variants);
 }
 
 int Main(int argc, char** argv) {
@@ -273,22 +365,14 @@ int Main(int argc, char** argv) {
       "times training steps; arguments: variants, each a JobSpec in text format merged over the "
       "shape's job");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  std::vector<std::string> texts(arguments.begin() + 1, arguments.end());
+  if (texts.empty()) texts.emplace_back();
   Runtime runtime(argc, argv);
-  int threads = absl::GetFlag(FLAGS_threads);
-  if (threads == 0) threads = omp_get_num_procs();
-  const std::unique_ptr<Device> device = *MakeDevice("cpu", {.threads = threads});
-  std::vector<std::unique_ptr<Variant>> variants;
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    variants.push_back(std::make_unique<Variant>(arguments[i], runtime, *device, threads));
+  const absl::Status status = TimeVariants(runtime, texts);
+  if (!status.ok() && runtime.rank() == 0) {
+    absl::FPrintF(stderr, "train_benchmark: %s\n", status.message());
   }
-  if (variants.empty())
-    variants.push_back(std::make_unique<Variant>("", runtime, *device, threads));
-  if (absl::GetFlag(FLAGS_interactive)) {
-    AnswerLines(runtime, *variants[0]);
-  } else {
-    RunRounds(runtime, variants);
-  }
-  return 0;
+  return ExitCodeOf(status);
 }
 
 }  // namespace

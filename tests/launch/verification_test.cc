@@ -52,6 +52,14 @@ TEST(Verification, LayoutsWithoutFaultsAreInside) {
   }
 }
 
+TEST(Verification, OnlyRoutersMayTie) {
+  JobSpec job = TinyJob();
+  EXPECT_THAT(OutsideMessage(job), ::testing::EndsWith("see the rows that are OUTSIDE"));
+  job.mutable_model()->mutable_moe()->set_experts(4);
+  EXPECT_THAT(OutsideMessage(job),
+              ::testing::ContainsRegex("near-ties of the router.*precision FP32.*train.seed"));
+}
+
 TEST(Verification, ExpertsAreComparedWithOneRankThatTakesAsMuchAtATime) {
   JobSpec job = TinyJob();
   job.mutable_model()->mutable_moe()->set_experts(4);

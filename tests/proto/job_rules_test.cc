@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "proto/job_spec.h"
 
 namespace twinstream {
@@ -66,6 +67,30 @@ TEST(JobRulesTest, FourMistakesGiveFourLines) {
           HasSubstr("parallel.pipeline = 5 is more than model.layers = 4"),
           HasSubstr("train.global_batch = 5 is not a multiple of train.microbatch 2 x 1 data "
                     "ranks = 2")));
+}
+
+TEST(JobRulesTest, NamesOfDirectoriesFitIntoAFileSystem) {
+  const std::string longest(255, 'a');
+  for (const char* field :
+       {"name: '%s'", "metrics { directory: 'runs/%s/x' }", "checkpoint { directory: '/%s' }"}) {
+    const std::string fits = absl::StrReplaceAll(field, {{"%s", longest}});
+    const std::string long_by_one = absl::StrReplaceAll(field, {{"%s", longest + "a"}});
+    EXPECT_THAT(JobProblems(With(fits), 1), IsEmpty());
+    EXPECT_THAT(
+        JobProblems(With(long_by_one), 1),
+        ElementsAre(HasSubstr("has a part of 256 characters (\"aaaaaaaaaaaaaaaaaaaa...\")")));
+  }
+}
+
+TEST(JobRulesTest, IntegersArePrintedWithAllDigits) {
+  EXPECT_THAT(JobProblems(With("metrics { every_steps: -9223372036854775807 }"), 1),
+              ElementsAre(HasSubstr("metrics.every_steps = -9223372036854775807: it must be")));
+}
+
+TEST(JobRulesTest, APatienceOfLessThanASecondIsRefused) {
+  EXPECT_THAT(JobProblems(With("runtime { timeout_seconds: 1 }"), 1), IsEmpty());
+  EXPECT_THAT(JobProblems(With("runtime { timeout_seconds: 0.5 }"), 1),
+              ElementsAre(HasSubstr("runtime.timeout_seconds = 0.5: it must be at least 1 ")));
 }
 
 TEST(JobRulesTest, TextsHaveNoControlCharactersAndNamesStayInRuns) {

@@ -117,6 +117,12 @@ TEST(JobSpecTest, SyntaxErrorsDuplicatesAndWrongTypesArePlaced) {
   EXPECT_THAT(ErrorOf("model { residual: 99 }"), HasSubstr("residual"));
 }
 
+TEST(JobSpecTest, AByteOrderMarkIsPassedOver) {
+  EXPECT_TRUE(LoadJobSpec(JobFile(std::string("\xEF\xBB\xBF") + kMinimal).path(), {}).ok());
+  const absl::Status wrong = LoadJobSpec(JobFile("\xEF\xBB\xBFnmae: 'a'").path(), {}).status();
+  EXPECT_THAT(std::string(wrong.message()), HasSubstr(":1:1: no field \"nmae\""));
+}
+
 TEST(JobSpecTest, TheFileNamesTheJobUnlessItDoes) {
   EXPECT_EQ(ParseJobSpec("", "jobs/tiny.textproto")->name(), "tiny");
   EXPECT_EQ(ParseJobSpec("name: 'own'", "jobs/tiny.textproto")->name(), "own");

@@ -62,6 +62,7 @@ void MultiplyUnderSignals() {
 // NOLINTNEXTLINE(bugprone-exception-escape): one of the failures
 int main(int argc, char** argv) {
   twinstream::Runtime runtime(argc, argv);
+  runtime.CatchStopSignals();
   const absl::string_view what = argc > 1 ? argv[1] : "";
   runtime.SetTimeout(what == "hang" ? 2 : 600);
   runtime.SetPlaces([](int rank) { return absl::StrCat("stage ", rank); });

@@ -103,6 +103,21 @@ another_job_is_refused() {
   same "checkpoints" "$(saved tiny)" "3 6"
 }
 
+a_place_that_cannot_be_used_is_named_and_nothing_made() {
+  mkdir -p runs/blocked/metrics.jsonl
+  run 2 alone train job.textproto --override='name: "blocked"'
+  says 'metrics.directory "runs/blocked": .*; name a directory that can be written'
+  local long
+  long=$(printf 'a%.0s' $(seq 255))
+  run 2 alone train job.textproto --override="name: 'blocked' metrics { directory: '${long}b' }"
+  says 'metrics.directory has a part of 256 characters'
+  local deep=$long
+  for _ in $(seq 16); do deep=$deep/$long; done
+  run 2 alone train job.textproto --override="name: 'blocked' metrics { directory: '$deep' }"
+  says 'metrics.directory .*File name too long.*; name a directory that can be written'
+  [ ! -e runs/blocked/checkpoints ] || fail "an empty checkpoint directory is left"
+}
+
 old_checkpoints_go() {
   run 0 alone train job.textproto --override='name: "keep" train { steps: 10 }
     checkpoint { every_steps: 1 keep: 2 keep_every: 4 }'
@@ -154,6 +169,25 @@ signals_save_and_stop() {
   says "^rank [01] \(stage 0, tensor 0, data [01]\).*waiting in .* for rank [01]"
 }
 
+# The measuring is over before the first step.
+a_stopped_run_reports_its_profile() {
+  local job='train { steps: 1000000 eval_every: 0 } checkpoint { every_steps: 0 }
+    metrics { profile: true }'
+  start stopped 2 train job.textproto --override="name: 'stopped' $job"
+  kill -TERM "$mpirun_pid" # which kills a second later
+  wait "$mpirun_pid"
+  says "^outside: waiting, messages, host .* %$"
+  [ -e runs/stopped/profile.json ] || fail "no profile.json"
+
+  start unwritten 2 train job.textproto --override="name: 'unwritten' $job"
+  mkdir -p runs/unwritten/profile.json/taken
+  kill -USR1 "$mpirun_pid"
+  ends_with 3
+  says "stopped by a signal after step [0-9]+, which is saved"
+  says 'metrics.directory "runs/unwritten": cannot rename .*profile.json.*; make room in it or name another'
+  [ ! -e runs/unwritten/profile.json.tmp ] || fail "profile.json.tmp is left"
+}
+
 a_run_without_numbers_stops() {
   run 1 2 train job.textproto --override='name: "nan" optimizer { peak_lr: 1e30 }'
   says "step 2: loss .*, gradient norm -?(nan|inf): training stopped"
@@ -167,7 +201,9 @@ a_profile_accounts_for_the_steps
 six_steps_are_three_and_three
 another_layout_goes_on
 another_job_is_refused
+a_place_that_cannot_be_used_is_named_and_nothing_made
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
 signals_save_and_stop
+a_stopped_run_reports_its_profile
 a_run_without_numbers_stops

@@ -35,6 +35,11 @@ OpRunner::OpRunner(Device& device, OpProfile& profile)
   }
 }
 
+const Roofs& OpRunner::MeasureRoofs() {
+  roofs_.Refresh();
+  return roofs_;
+}
+
 OpWork OpRunner::WorkOf(const PreparedOp& op) {
   const OpWork before = Sum(profile_);
   profile_.BeginStep();

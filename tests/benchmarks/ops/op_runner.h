@@ -16,7 +16,8 @@ class OpRunner {
   // floors follow. Both outlive this.
   OpRunner(Device& device, OpProfile& profile);
 
-  const Roofs& roofs() const { return roofs_; }
+  // Measured just now, before the first benchmark.
+  const Roofs& MeasureRoofs();
   // Times `benchmark`. Its counters: floor_us, fraction (floor over time), and the rate at which it
   // does its FLOPs or moves its bytes, whichever make the floor.
   void Run(benchmark::State& state, const OpBenchmark& benchmark);

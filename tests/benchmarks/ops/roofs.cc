@@ -13,11 +13,12 @@ constexpr std::chrono::duration<double> kFresh = std::chrono::seconds(5);
 
 }  // namespace
 
-Roofs::Roofs(Operands& memory) : memory_(memory) { Measure(); }
+Roofs::Roofs(Operands& memory) : memory_(memory) {}
 
 void Roofs::Refresh() {
+  const bool never = bytes_per_second_ == 0;
   // No more than a tenth of the time goes into measuring, however busy the machine is.
-  if (Clock::now() - measured_ > std::max(kFresh, 10 * measuring_)) Measure();
+  if (never || Clock::now() - measured_ > std::max(kFresh, 10 * measuring_)) Measure();
 }
 
 void Roofs::Measure() {

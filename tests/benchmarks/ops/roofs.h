@@ -11,10 +11,10 @@ namespace twinstream::benchmarks {
 
 class Roofs {
  public:
-  explicit Roofs(Operands& memory);  // measures in it; it outlives this
+  explicit Roofs(Operands& memory);  // measures in it, not yet; it outlives this
 
-  // Measures again, in memory that is clear, unless it did within the last seconds: other load on a
-  // host moves the bandwidth of its memory within minutes.
+  // Measures, in memory that is clear, unless it did within the last seconds: other load on a host
+  // moves the bandwidth of its memory within minutes. To be called before any figure is asked for.
   void Refresh();
 
   // Read and written, of an in-place update of an array larger than the last-level cache.

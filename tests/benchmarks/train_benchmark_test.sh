@@ -1,0 +1,52 @@
+#!/bin/bash
+# train_benchmark says in one message what is wrong with its flags, variants and input (exit code 2).
+# Usage: train_benchmark_test.sh FOLDER_OF_THE_TEST_PROGRAMS
+set -u
+program=$1/train_benchmark
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+output=$folder/output
+
+# refuses MESSAGE ARGUMENTS...: all that it prints to stderr, but for the program's name, matches.
+refuses() {
+  local message=$1
+  shift
+  timeout 60 "$program" --shape=tiny "$@" >/dev/null 2>"$output"
+  local got=$?
+  if [ "$got" != 2 ] || ! [[ $(cat "$output") =~ ^train_benchmark:\ $message$ ]]; then
+    echo "FAILED: $*: exit code $got, not 2, or not the message $message:"
+    cat "$output"
+    exit 1
+  fi
+}
+
+refuses '--rounds = 0: it must be from 1 to 1000000' --rounds=0
+refuses '--steps = -1: it must be from 1 to 1000000' --steps=-1
+refuses '--threads = -2: it must be from 0 to 4096' --threads=-2
+refuses '--threads = 100000: it must be from 0 to 4096' --threads=100000
+refuses '--shape=huge is none of tiny, .*' --shape=huge
+refuses "--json=$folder/no/file: No such file or directory; name a file that can be written" \
+  --json="$folder/no/file"
+refuses "--json=$folder: Is a directory; name a file that can be written" --json="$folder"
+refuses '--interactive is for one variant, not for 2' --interactive '' ''
+refuses "'model \{ lyers: 2 \}':1:9: no field \"lyers\" in model; did you mean \"layers\"\?" 'model { lyers: 2 }'
+refuses "'model \{ kv_heads: 3 head_dim: 5 \}' has 2 mistakes:.model.heads = .*.model.head_dim = 5 .*" \
+  'model { kv_heads: 3 head_dim: 5 }'
+refuses "'parallel \{ tensor: 2 \}' has 1 mistake:..*ranks.*" 'parallel { tensor: 2 }'
+refuses "'parallel \{ tensor: 0 \}' has [0-9] mistakes?:.parallel.tensor = 0.*" 'parallel { tensor: 0 }'
+for line in words 0 -1 99999999999 '1 2'; do
+  refuses "standard input: \"$line\" is no number of steps from 1 to 1000000" --interactive <<<"$line"
+done
+[ "$("$program" --shape=tiny --interactive <<<$'1\n2' | wc -l)" = 3 ] || {
+  echo "FAILED: --interactive answers two lines, and says when it is ready, in three"
+  exit 1
+}
+
+# A variant of one rank in turn with one of two.
+mpirun -np 2 "$program" --shape=tiny --rounds=1 --steps=1 --json="$folder/report.json" \
+  '' 'parallel { tensor: 2 }' >"$output" 2>&1 &&
+  [ "$(grep -c '"variant": ' "$folder/report.json")" = 2 ] || {
+  echo "FAILED: two variants on two ranks:"
+  cat "$output"
+  exit 1
+}
