@@ -78,18 +78,21 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, do
       absl::StrFormat("data: %d training tokens, %.2f epochs in %d steps of %d sequences of %d",
                       train.tokens(), train.Epochs(samples), job.train().steps(),
                       job.train().global_batch(), job.model().sequence()));
-  // The ranks of a stage plan alike.
+  // Ranks at the same place of their pipelines plan alike.
   const std::vector<std::string> plans = GatherTexts(runtime.world(), trainer.memory().ToString());
-  for (int stage = 0; stage < trainer.grid().shape().pipeline; ++stage) {
-    const int rank = trainer.grid().shape().RankOf({.pipeline = stage});
-    Say(runtime, absl::StrFormat("memory per rank of stage %d: %s", stage,
-                                 plans[static_cast<size_t>(rank)]));
+  const int pipeline = trainer.grid().shape().pipeline;
+  for (int place = 0; place < pipeline; ++place) {
+    const int rank = trainer.grid().shape().RankOf({.pipeline = place});
+    const std::string whose = pipeline == 1 ? "" : absl::StrFormat(" (pipeline rank %d)", place);
+    Say(runtime, absl::StrFormat("memory per rank%s: %s", whose, plans[static_cast<size_t>(rank)]));
   }
-  Say(runtime,
-      absl::StrFormat("schedule: %s, %d micro-batches, bubble %.1f %%; measured peak %.1f GFLOP/s",
-                      ParallelSpec::Schedule_Name(job.parallel().schedule()),
-                      trainer.batch_shape().microbatches, 100 * trainer.schedule().bubble,
-                      peak_flops / 1e9));
+  const std::string schedule =
+      pipeline == 1 ? ""
+                    : absl::StrFormat("schedule: %s, bubble %.1f %%, ",
+                                      ParallelSpec::Schedule_Name(job.parallel().schedule()),
+                                      100 * trainer.schedule().bubble);
+  Say(runtime, absl::StrFormat("%smicro-batches: %d; measured peak %.1f GFLOP/s", schedule,
+                               trainer.batch_shape().microbatches, peak_flops / 1e9));
 }
 
 // FLOP/s of all ranks' devices together, measured at the same time, as they will work.
