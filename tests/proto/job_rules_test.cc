@@ -155,6 +155,9 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
        "train.microbatch 1 x model.sequence 18 = 18 tokens over parallel.tensor 4 x context 3 = "
        "12"},
       {"model { layers: 2147483647 hidden: 65536 head_dim: 65536 }", 0, "is more than 2^60"},
+      {"metrics { trace_steps: '2,8-9' }", 0,
+       "metrics.trace_steps = \"2,8-9\" reaches beyond train.steps = 8"},
+      {"metrics { trace_steps: '9' }", 0, "metrics.trace_steps = \"9\" reaches beyond train.steps"},
       {"train { steps: 9000000000000000 global_batch: 10000 }", 0,
        "train.steps 9000000000000000 x train.global_batch 10000 x model.sequence 16 is more"},
   };
