@@ -166,7 +166,7 @@ signals_save_and_stop() {
   start killed 2 train job.textproto --override="name: 'killed' $long"
   kill -KILL "$rank_pid"
   ends_with 137
-  says "^rank [01] \(stage 0, tensor 0, data [01]\).*waiting in .* for rank [01]"
+  says "^rank [01] \(tensor 0, pipeline 0, data [01]\).*waiting in .* for rank [01]"
 }
 
 # The measuring is over before the first step.
