@@ -31,6 +31,7 @@ void Say(Runtime& runtime, absl::string_view text) {
 struct Start {
   JobSpec job;  // resolved
   ResumePoint point;
+  std::vector<std::string> changes = {};  // of the job since the point
   int64_t updates_done() const { return point.fresh() ? 0 : point.manifest.step(); }
 };
 
@@ -42,9 +43,6 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   absl::StatusOr<ResumePoint> point =
       ChooseResumePoint(runtime, resume, job->checkpoint().directory(), except);
   if (!point.ok()) return point.status();
-  for (const std::string& warning : point->warnings) {
-    Say(runtime, absl::StrCat("warning: ", warning));
-  }
   if (point->fresh()) return Start{*std::move(job), *std::move(point)};
 
   const JobSpec& saved = point->manifest.job();
@@ -56,10 +54,7 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   }
   std::vector<std::string> changes;
   if (absl::Status s = CheckResumable(saved, *job, &changes); !s.ok()) return s;
-  for (const std::string& change : changes) {
-    Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
-  }
-  return Start{*std::move(job), *std::move(point)};
+  return Start{*std::move(job), *std::move(point), std::move(changes)};
 }
 
 void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train, double peak_flops) {
@@ -238,6 +233,12 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
         "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "
         "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 "
         "--mca oob_tcp_keepalive_probes 3 (docs/cluster.md)");
+  }
+  for (const std::string& warning : start.point.warnings) {
+    Say(runtime, absl::StrCat("warning: ", warning));
+  }
+  for (const std::string& change : start.changes) {
+    Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
   }
   if (!start.point.fresh()) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,

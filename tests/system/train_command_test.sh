@@ -137,6 +137,7 @@ PYTHON
   run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
   says "warning: .*step_000000006"
   says "going on from .*step_000000003"
+  same "lines of a change" "$(grep -c "changed since the checkpoint: train.steps" "$output")" 1
   same "metrics" "$(digits half | head -n 6)" "$(digits tiny)"
 }
 
