@@ -91,9 +91,11 @@ absl::StatusOr<TokenDataset::TokenFile> TokenDataset::OpenFile(
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(options.path, error);
   if (!std::filesystem::exists(status)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot be found (", error.message(),
-                     "); make it with `twinstream prepare-data` or correct the path"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot be found (", error.message(),
+        "); correct the path, or put raw token "
+        "ids below ",
+        vocabulary_, " there (`twinstream prepare-data` makes them of bytes, below 256)"));
   }
   if (!std::filesystem::is_regular_file(status)) {
     return absl::InvalidArgumentError("is not a regular file; name one file of tokens");

@@ -3,7 +3,7 @@
 # itself alone (deploy/two_hosts.sh) and takes down again: two slurmd, slurmctld, munged, with keys,
 # sockets and logs in a new folder. A killed rank ends a job within seconds. Another job trains on
 # both nodes until its time limit comes near, saves, queues itself again, goes on from its
-# checkpoint and finishes. About two minutes; needs root, and Debian 12's packages, which it
+# checkpoint and finishes. About four minutes; needs root, and Debian 12's packages, which it
 # installs where they are missing.
 # Usage: deploy/slurm_check.sh [FOLDER_OF_THE_PROGRAM]   (default: build)
 set -euo pipefail
@@ -68,14 +68,14 @@ start_munge() {
   munged --force --foreground --num-threads=2 --key-file="$folder/munge.key" --socket="$folder/munge.socket" \
     --pid-file="$folder/munge.pid" --log-file="$folder/log/munge" --seed-file="$folder/munge.seed" \
     >log/munge.output 2>&1 &
-  wait_until 20 "munged answers" test -S munge.socket
+  wait_until 60 "munged answers" test -S munge.socket
 }
 
 start_slurm() {
   "${on[@]}" alpha slurmctld -D >log/slurmctld 2>&1 &
   local host
   for host in alpha beta; do "${on[@]}" "$host" slurmd -D -N "$host" >"log/slurmd.$host" 2>&1 & done
-  wait_until 60 "both nodes are idle" both_nodes_are_idle
+  wait_until 240 "both nodes are idle" both_nodes_are_idle
 }
 both_nodes_are_idle() { [[ $("${on[@]}" alpha sinfo --noheader --format='%D %t') == "2 idle" ]]; }
 
@@ -99,7 +99,7 @@ JOB
 }
 
 submit() {
-  job=$("${on[@]}" alpha sbatch --parsable --nodes=2 --ntasks-per-node=2 --time=2 --signal=USR1@60 \
+  job=$("${on[@]}" alpha sbatch --parsable --nodes=2 --ntasks-per-node=2 --time=3 --signal=USR1@60 \
     train.sbatch job.textproto)
   echo "submitted: job $job"
 }
@@ -120,22 +120,22 @@ saved_step() { sed 's/step_0*//' runs/slurm/checkpoints/latest; }
 
 starts() {
   submit
-  wait_until 60 "two ranks on either node" two_ranks_on_each
-  wait_until 60 "it trains" has_trained
+  wait_until 240 "two ranks on either node" two_ranks_on_each
+  wait_until 240 "it trains" has_trained
 }
 
 a_killed_rank_ends_a_job() {
   starts
   kill -KILL "$(ranks_on beta | head -n 1)"
-  wait_until 20 "a killed rank ends it" state_is FAILED
+  wait_until 60 "a killed rank ends it" state_is FAILED
   grep "Killed" "runs/slurm-$job.txt" || fail "nobody says that a rank was killed"
   rm -r runs/slurm
 }
 
 trains_until_its_time_is_up() {
   starts
-  wait_until 150 "it saves before its time limit" has_saved
-  wait_until 60 "it is queued again" state_is PENDING
+  wait_until 300 "it saves before its time limit" has_saved
+  wait_until 240 "it is queued again" state_is PENDING
   grep -q "stopped by a signal after step" "runs/slurm-$job.txt" || fail "it does not say why it stopped"
 }
 
@@ -145,8 +145,8 @@ goes_on_and_finishes() {
   first=$(saved_step)
   write_job $((first + 100))
   "${on[@]}" alpha scontrol update "jobid=$job" starttime=now # else after two minutes
-  wait_until 60 "it runs again" two_ranks_on_each
-  wait_until 60 "it finishes" state_is COMPLETED
+  wait_until 240 "it runs again" two_ranks_on_each
+  wait_until 240 "it finishes" state_is COMPLETED
   [[ $(saved_step) -eq $((first + 100)) ]] || fail "the last checkpoint is of step $(saved_step)"
   grep -q "going on from .*step_0*$first, " "runs/slurm-$job.txt" || fail "it did not go on from step $first"
   echo "steps 1 to $first in the first session, to $((first + 100)) in the second"

@@ -76,12 +76,14 @@ constexpr Flag kEvaluateFlags[] = {kCheckpoint, kOverride};
 constexpr Flag kGenerateFlags[] = {
     kCheckpoint,
     {"prompt", "TEXT", "text to go on from", &CommandLine::prompt, true},
-    {"tokens", "N", "tokens to add, default 64", &CommandLine::tokens, false, 0, kLargestCount},
+    {"tokens", "N", "tokens to add, default 64; the model sees the last model.sequence of the text",
+     &CommandLine::tokens, false, 0, kLargestCount},
     {"temperature", "T", "0: the likeliest token; default 1", &CommandLine::temperature},
     {"seed", "S", "of the random choices, default 1", &CommandLine::seed},
     kOverride};
 constexpr Flag kPrepareDataFlags[] = {
-    {"input", "FILES", "separated by commas or spaces, in order", &CommandLine::inputs, true},
+    {"input", "FILES", "in order: separated by commas, or the first here and more as arguments",
+     &CommandLine::inputs, true},
     {"output", "PREFIX", "writes PREFIX.bin and PREFIX.json", &CommandLine::output, true},
     {"tokenizer", "bytes", "the only one so far", &CommandLine::tokenizer, true},
     {"validation", "FRACTION", "the last fraction goes to PREFIX.validation.bin",
@@ -91,7 +93,7 @@ constexpr CommandEntry kCommands[] = {
     {Command::kTrain, "train", "JOB", 1, 1, kTrainFlags,
      "train, under mpirun on its ranks, else on one"},
     {Command::kValidate, "validate", "JOB", 1, 1, kRanksFlags,
-     "every mistake of a job and its data files at once; needs no MPI"},
+     "every mistake of a job and its data files at once, once it reads as a job; needs no MPI"},
     {Command::kVerify, "verify", "JOB", 1, 1, kVerifyFlags,
      "under mpirun: compare three updates on the job's layout with one rank's"},
     {Command::kPlan, "plan", "JOB", 1, 1, kRanksFlags,
@@ -102,7 +104,8 @@ constexpr CommandEntry kCommands[] = {
      1,
      2,
      {},
-     "what is in a checkpoint, which layout wrote it, whether it is whole; or two compared"},
+     "what is in a checkpoint, which layout wrote it, whether it is whole; or two compared, with "
+     "exit code 0 also when they differ"},
     {Command::kExport, "export", "CHECKPOINT", 1, 1, kExportFlags,
      "write a checkpoint's weights for others to read"},
     {Command::kEvaluate, "evaluate", "JOB", 1, 1, kEvaluateFlags,

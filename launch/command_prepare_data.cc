@@ -110,6 +110,16 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
   return absl::OkStatus();
 }
 
+// A validation file that is not written anew would be of other text than the training file.
+absl::Status CheckNoStaleValidation(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path,
+                   " is there from an earlier run and would not fit the new files; give "
+                   "--validation to replace it, or remove it"));
+}
+
 absl::Status CheckArguments(const std::vector<std::string>& inputs,
                             const std::string& output_prefix, const std::string& tokenizer,
                             double validation_fraction) {
@@ -146,13 +156,16 @@ absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
         absl::StrFormat("--validation=%g of %d tokens leaves one of the two files empty",
                         validation_fraction, total));
   }
+  const std::string train_path = absl::StrCat(output_prefix, ".bin");
+  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
+  if (held_out == 0) {
+    if (absl::Status s = CheckNoStaleValidation(validation_path); !s.ok()) return s;
+  }
 
   const std::string directory = std::filesystem::path(output_prefix).parent_path().string();
   if (!directory.empty()) {
     if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;
   }
-  const std::string train_path = absl::StrCat(output_prefix, ".bin");
-  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
   absl::StatusOr<PendingFile> train = PendingFile::Create(train_path);
   if (!train.ok()) return train.status();
   std::optional<PendingFile> validation;

@@ -31,6 +31,7 @@ void Say(Runtime& runtime, absl::string_view text) {
 struct Start {
   JobSpec job;  // resolved
   ResumePoint point;
+  std::vector<std::string> changes = {};  // of the job since the point
   int64_t updates_done() const { return point.fresh() ? 0 : point.manifest.step(); }
 };
 
@@ -42,9 +43,6 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   absl::StatusOr<ResumePoint> point =
       ChooseResumePoint(runtime, resume, job->checkpoint().directory(), except);
   if (!point.ok()) return point.status();
-  for (const std::string& warning : point->warnings) {
-    Say(runtime, absl::StrCat("warning: ", warning));
-  }
   if (point->fresh()) return Start{*std::move(job), *std::move(point)};
 
   const JobSpec& saved = point->manifest.job();
@@ -56,10 +54,7 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   }
   std::vector<std::string> changes;
   if (absl::Status s = CheckResumable(saved, *job, &changes); !s.ok()) return s;
-  for (const std::string& change : changes) {
-    Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
-  }
-  return Start{*std::move(job), *std::move(point)};
+  return Start{*std::move(job), *std::move(point), std::move(changes)};
 }
 
 void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train,
@@ -80,18 +75,21 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train,
       absl::StrFormat("data: %d training tokens, %.2f epochs in %d steps of %d sequences of %d",
                       train.tokens(), train.Epochs(samples), job.train().steps(),
                       job.train().global_batch(), job.model().sequence()));
-  // The ranks of a stage plan alike.
+  // Ranks at the same place of their pipelines plan alike.
   const std::vector<std::string> plans = GatherTexts(runtime.world(), trainer.memory().ToString());
-  for (int stage = 0; stage < trainer.grid().shape().pipeline; ++stage) {
-    const int rank = trainer.grid().shape().RankOf({.pipeline = stage});
-    Say(runtime, absl::StrFormat("memory per rank of stage %d: %s", stage,
-                                 plans[static_cast<size_t>(rank)]));
+  const int pipeline = trainer.grid().shape().pipeline;
+  for (int place = 0; place < pipeline; ++place) {
+    const int rank = trainer.grid().shape().RankOf({.pipeline = place});
+    const std::string whose = pipeline == 1 ? "" : absl::StrFormat(" (pipeline rank %d)", place);
+    Say(runtime, absl::StrFormat("memory per rank%s: %s", whose, plans[static_cast<size_t>(rank)]));
   }
-  Say(runtime,
-      absl::StrFormat("schedule: %s, %d micro-batches, bubble %.1f %%; measured peak %.1f GFLOP/s",
-                      ParallelSpec::Schedule_Name(job.parallel().schedule()),
-                      trainer.batch_shape().microbatches, 100 * trainer.schedule().bubble,
-                      peak_flops / 1e9));
+  const std::string schedule =
+      pipeline == 1 ? ""
+                    : absl::StrFormat("schedule: %s, bubble %.1f %%, ",
+                                      ParallelSpec::Schedule_Name(job.parallel().schedule()),
+                                      100 * trainer.schedule().bubble);
+  Say(runtime, absl::StrFormat("%smicro-batches: %d; measured peak %.1f GFLOP/s", schedule,
+                               trainer.batch_shape().microbatches, peak_flops / 1e9));
 }
 
 // FLOP/s of all ranks' devices together, measured at the same time, as they will work.
@@ -237,6 +235,12 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
         "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "
         "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 "
         "--mca oob_tcp_keepalive_probes 3 (docs/cluster.md)");
+  }
+  for (const std::string& warning : start.point.warnings) {
+    Say(runtime, absl::StrCat("warning: ", warning));
+  }
+  for (const std::string& change : start.changes) {
+    Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
   }
   if (!start.point.fresh()) {
     Say(runtime, absl::StrFormat("going on from %s, written by %s", start.point.step_directory,

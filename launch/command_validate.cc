@@ -81,10 +81,10 @@ std::string Summary(const JobSpec& job, bool data_open, const TokenDataset& data
       &text, "model: %s, layers %d, hidden %d, heads %d (%d key/value), ffn %d, vocabulary %d\n",
       ModelSpec::Residual_Name(model.residual()), model.layers(), model.hidden(), model.heads(),
       model.kv_heads(), model.ffn(), model.vocabulary());
-  absl::StrAppendFormat(&text, "layout: tensor %d, context %d, data %d%s, pipeline %d (%s)\n",
-                        parallel.tensor(), parallel.context(), parallel.data(),
-                        data_open ? " (whatever is left of the ranks)" : "", parallel.pipeline(),
-                        ParallelSpec::Schedule_Name(parallel.schedule()));
+  absl::StrAppendFormat(&text, "layout: tensor %d, context %d, pipeline %d (%s), data %d%s\n",
+                        parallel.tensor(), parallel.context(), parallel.pipeline(),
+                        ParallelSpec::Schedule_Name(parallel.schedule()), parallel.data(),
+                        data_open ? " (whatever is left of the ranks)" : "");
   const int64_t samples = train.steps() * train.global_batch();
   absl::StrAppendFormat(&text, "training: %d steps x %d sequences x %d tokens = %d tokens\n",
                         train.steps(), train.global_batch(), model.sequence(),

@@ -108,10 +108,10 @@ absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
   const double available = static_cast<double>(AvailableMemory());
   if (available == 0 || planned <= available) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
-      "the %d ranks on host %s plan for %.1f GiB together (one of them: %s), but the host has "
+      "ranks on host %s: %d; they plan for %.1f GiB together (one of them: %s), but the host has "
       "%.1f GiB left. Use a smaller train.microbatch, a larger parallel.tensor or "
       "parallel.pipeline on more hosts, or a smaller model.",
-      runtime.local_size(), runtime.hostname(), planned / kGiB, plan.ToString(), available / kGiB));
+      runtime.hostname(), runtime.local_size(), planned / kGiB, plan.ToString(), available / kGiB));
 }
 
 absl::Status CheckCardMemory(int64_t available, const MemoryPlan& plan) {
@@ -133,12 +133,8 @@ absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPla
 
 void NameRank(Runtime& runtime, const JobSpec& job) {
   runtime.SetTimeout(job.runtime().timeout_seconds());
-  runtime.SetPlaces([shape = GridShape::From(job.parallel())](int rank) {
-    const GridCoordinates at = shape.At(rank);
-    const std::string context = shape.context > 1 ? absl::StrCat(", context ", at.context) : "";
-    return absl::StrFormat("stage %d, tensor %d%s, data %d", at.pipeline, at.tensor, context,
-                           at.data);
-  });
+  runtime.SetPlaces(
+      [shape = GridShape::From(job.parallel())](int rank) { return shape.PlaceOf(rank); });
 }
 
 }  // namespace twinstream

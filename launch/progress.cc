@@ -81,11 +81,14 @@ void Progress::Finish(const RunSummary& summary) {
   if (summary.validation_loss) {
     absl::StrAppendFormat(&text, ", validation loss %.4f", *summary.validation_loss);
   }
-  absl::StrAppendFormat(&text,
-                        ".\nPipeline bubble %.1f %% (planned %.1f %%), communication %.1f %% "
-                        "of step time",
-                        100 * summary.bubble, 100 * summary.planned_bubble,
-                        100 * summary.communication);
+  absl::StrAppend(&text, ".\n");
+  if (summary.bubble) {
+    absl::StrAppendFormat(&text, "Pipeline bubble %.1f %% (planned %.1f %%), communication",
+                          100 * *summary.bubble, 100 * summary.planned_bubble);
+  } else {
+    absl::StrAppend(&text, "Communication");
+  }
+  absl::StrAppendFormat(&text, " %.1f %% of step time", 100 * summary.communication);
   PrintLine(absl::StrCat(text, ".\nCheckpoints: ", summary.checkpoint_directory));
 }
 

@@ -41,10 +41,8 @@ absl::Status RunTracer::Finish() {
 
 absl::Status RunTracer::Write() {
   Communicator& world = trainer_.grid().world();
-  const GridCoordinates at = trainer_.grid().at();
   const std::string name =
-      absl::StrFormat("rank %d (pipeline %d, data %d, context %d, tensor %d)", world.rank(),
-                      at.pipeline, at.data, at.context, at.tensor);
+      absl::StrFormat("rank %d (%s)", world.rank(), trainer_.grid().shape().PlaceOf(world.rank()));
   const std::vector<std::string> tracks =
       GatherTexts(world, recorder_->ChromeEvents(world.rank(), name));
   absl::Status written;

@@ -50,11 +50,11 @@ class Runtime {
 
   // How long a rank waits for another before it gives the job up.
   void SetTimeout(double seconds);
-  // Every rank's place in the job, once it is known, for messages: "stage 1, tensor 0, data 3".
+  // Every rank's place in the job, once it is known, for messages: "tensor 0, pipeline 1, data 3".
   void SetPlaces(std::function<std::string(int rank)> place_of);
 
  private:
-  std::string Name(int rank) const;  // "rank 3 (stage 1, tensor 0, data 3) on host b"
+  std::string Name(int rank) const;  // "rank 3 (tensor 0, pipeline 1, data 3) on host b"
   void SpeakWhenToldToEnd(const std::stop_token& closing) const;
   void ApplyWaitPolicy();
   void MeetThisHost();

@@ -94,12 +94,13 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
   }
   const TimeShares shares = tracer.Shares();
   if (outputs_.progress) {
+    const bool has_bubble = trainer_.job().parallel().pipeline() > 1;
     outputs_.progress->Finish({.steps = steps - first_update + 1,
                                .tokens = TokensAfter(steps) - TokensAfter(first_update - 1),
                                .seconds = Seconds() - start,
                                .final_loss = result.loss,
                                .validation_loss = validation_loss_,
-                               .bubble = shares.bubble,
+                               .bubble = has_bubble ? std::optional(shares.bubble) : std::nullopt,
                                .planned_bubble = trainer_.schedule().bubble,
                                .communication = shares.communication,
                                .checkpoint_directory = checkpoints});

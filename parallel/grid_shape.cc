@@ -97,4 +97,11 @@ std::string GridShape::ToString() const {
                       expert > 1 ? absl::StrCat(" (expert ", expert, ")") : "");
 }
 
+std::string GridShape::PlaceOf(int rank) const {
+  const GridCoordinates at = At(rank);
+  return absl::StrCat("tensor ", at.tensor,
+                      context > 1 ? absl::StrCat(", context ", at.context) : "", ", pipeline ",
+                      at.pipeline, ", data ", at.data);
+}
+
 }  // namespace twinstream

@@ -42,7 +42,10 @@ struct GridShape {
   int RankOf(const GridCoordinates& at) const;
   // World ranks of the rank's group, itself included, ascending: context varies faster than data.
   std::vector<int> Group(int rank, GridGroup group) const;
-  std::string ToString() const;  // "tensor 2 x pipeline 2 x data 1"
+  // Axes in the order in which a person reads them, context and expert only where there are
+  // several.
+  std::string ToString() const;         // "tensor 2 x pipeline 2 x data 1"
+  std::string PlaceOf(int rank) const;  // "tensor 1, pipeline 0, data 0"
 };
 
 }  // namespace twinstream

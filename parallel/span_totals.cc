@@ -27,8 +27,8 @@ TimeShares SharesOf(const SpanTotals& totals, Communicator& world) {
   const double all_communication = AllReduceValue(world, communication, Reduction::kSum);
   const double steps = AllReduceValue(world, totals.seconds(SpanKind::kStep), Reduction::kSum);
   const double pipeline =
-      world.size() *
-      AllReduceValue(world, totals.seconds(SpanKind::kPipeline) - reduction, Reduction::kMax);
+      world.size() * AllReduceValue(world, totals.seconds(SpanKind::kPipeline) - reduction - gather,
+                                    Reduction::kMax);
   return {.bubble = pipeline > 0 ? 1 - all_computing / pipeline : 0,
           .communication = steps > 0 ? all_communication / steps : 0};
 }

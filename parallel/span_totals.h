@@ -24,8 +24,9 @@ class SpanTotals final : public SpanObserver {
 };
 
 struct TimeShares {
-  // Of (pipeline time x ranks), not computing; reductions aside. Pipeline time is that of the rank
-  // that needs most. Comparable with ScheduleReport::bubble.
+  // Of (pipeline time x ranks), not computing; a rank's own waiting for reductions and gathers
+  // aside. Pipeline time is that of the rank that needs most. Comparable with
+  // ScheduleReport::bubble.
   double bubble = 0;
   // Of (step time x ranks), in messages between stages, gradient reduction and parameter gather,
   // waiting included. The sums of tensor parallelism inside a stage count as computing.

@@ -15,7 +15,7 @@ namespace twinstream {
 // When a rank that waits for another gives up, and how it names the two.
 struct WaitPolicy {
   double timeout_seconds = 600;
-  // Any rank of the job: "rank 3 (stage 1, tensor 1, data 0) on host b". Without one: "rank 3".
+  // Any rank of the job: "rank 3 (tensor 1, pipeline 1, data 0) on host b". Without one: "rank 3".
   std::function<std::string(int rank)> name_of;
 };
 

@@ -262,6 +262,12 @@ void TraceRules(const JobSpec& job, Problems* problems) {
         steps.status().message());
     return;
   }
+  if (job.train().steps() >= 1 && steps->last() > job.train().steps()) {
+    Add(problems,
+        "metrics.trace_steps = \"%s\" reaches beyond train.steps = %d; trace steps up to that, or "
+        "train longer",
+        text, job.train().steps());
+  }
   const int64_t traced = steps->CountWithin(1, job.train().steps());
   if (traced > kMostTracedSteps) {
     Add(problems, "metrics.trace_steps = \"%s\" are %d steps; trace at most %d", text, traced,

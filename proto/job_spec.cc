@@ -15,6 +15,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "proto/job_text.h"
 
 namespace twinstream {
@@ -163,20 +164,27 @@ absl::StatusOr<JobSpec> LoadJobSpec(const std::string& path,
   const absl::StatusOr<std::string> text = ReadFile(path);
   if (!text.ok()) return text.status();
   absl::StatusOr<JobSpec> job = ParseJobSpec(*text, path);
-  if (!job.ok()) return job;
-  if (absl::Status status = ApplyOverrides(overrides, &*job); !status.ok()) return status;
-  return job;
+  JobSpec unread;  // stands for a file with mistakes, so that those of the overrides are found too
+  const absl::Status merged = ApplyOverrides(overrides, job.ok() ? &*job : &unread);
+  if (merged.ok()) return job;
+  if (job.ok()) return merged;
+  return absl::InvalidArgumentError(absl::StrCat(job.status().message(), "\n", merged.message()));
 }
 
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, JobSpec* job) {
+  std::vector<std::string> mistakes;
   for (size_t k = 0; k < overrides.size(); ++k) {
     const absl::StatusOr<JobSpec> change =
         ParseJobText(overrides[k], absl::StrFormat("--override[%d]", k));
-    if (!change.ok()) return change.status();
+    if (!change.ok()) {
+      mistakes.emplace_back(change.status().message());
+      continue;
+    }
     ClearReplacedLists(*change, job);
     job->MergeFrom(*change);
   }
-  return absl::OkStatus();
+  if (mistakes.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrJoin(mistakes, "\n"));
 }
 
 JobSpec ResolveJobSpec(JobSpec job, int ranks) {

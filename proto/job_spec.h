@@ -16,12 +16,13 @@ absl::StatusOr<JobSpec> ParseJobSpec(const std::string& text, const std::string&
 
 // Reads the job file at `path` and merges the overrides over it in order: the last value of a
 // scalar wins, messages merge, a repeated field given in an override replaces the one before it.
-// Mistakes of an override are placed at "--override[k]:line:column", k from 0. NotFound when the
-// file cannot be read, else as ParseJobSpec.
+// Mistakes of an override are placed at "--override[k]:line:column", k from 0, behind the file's.
+// NotFound when the file cannot be read, else as ParseJobSpec.
 absl::StatusOr<JobSpec> LoadJobSpec(const std::string& path,
                                     const std::vector<std::string>& overrides);
 
-// Merges overrides over a job that is at hand (the one a checkpoint holds).
+// Merges overrides over a job that is at hand (the one a checkpoint holds). InvalidArgument: the
+// mistakes of all overrides, and the job is not to be used.
 absl::Status ApplyOverrides(const std::vector<std::string>& overrides, JobSpec* job);
 
 // Sets every field that has a default and every derived one, so that the result says all that will

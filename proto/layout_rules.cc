@@ -11,16 +11,17 @@ void RankRules(const ParallelSpec& parallel, int ranks, Problems* problems) {
   if (others == 0 || ranks < 1) return;
   if (parallel.data() == 0) {
     Add(problems,
-        "%d ranks do not divide by parallel.tensor %d x context %d x pipeline %d = %d; start a "
-        "multiple of %d ranks or change the layout",
-        ranks, parallel.tensor(), parallel.context(), parallel.pipeline(), others, others);
+        "the number of ranks, %d, is not a multiple of parallel.tensor %d x context %d x pipeline "
+        "%d "
+        "= %d; start a multiple of that, or change the layout",
+        ranks, parallel.tensor(), parallel.context(), parallel.pipeline(), others);
   }
   const int64_t needed = Product({others, parallel.data()});
   if (needed != 0 && needed != ranks) {
     Add(problems,
-        "parallel.tensor %d x context %d x data %d x pipeline %d = %d ranks, but there are %d; "
-        "start %d ranks, or set parallel.data to 0 for whatever is left of them",
-        parallel.tensor(), parallel.context(), parallel.data(), parallel.pipeline(), needed, ranks,
+        "parallel.tensor %d x context %d x pipeline %d x data %d = %d, but the number of ranks is "
+        "%d; start %d, or set parallel.data to 0 for whatever is left of them",
+        parallel.tensor(), parallel.context(), parallel.pipeline(), parallel.data(), needed, ranks,
         needed);
   }
 }

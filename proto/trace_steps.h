@@ -18,6 +18,7 @@ class TraceSteps {
   bool Contains(int64_t step) const;
   // How many of the steps first .. last are traced.
   int64_t CountWithin(int64_t first, int64_t last) const;
+  int64_t last() const { return ranges_.empty() ? 0 : ranges_.back().last; }  // 0: none
 
  private:
   struct Range {

@@ -61,7 +61,7 @@ TEST_F(CommandValidateTest, AGoodJobIsSummarised) {
   EXPECT_TRUE(status.ok()) << status;
   EXPECT_THAT(output,
               AllOf(HasSubstr("job job is valid"), HasSubstr("SIAMESE_HYBRID_PRE, layers 2"),
-                    HasSubstr("tensor 1, context 1, data 2, pipeline 1 (ONE_F_ONE_B)"),
+                    HasSubstr("tensor 1, context 1, pipeline 1 (ONE_F_ONE_B), data 2"),
                     HasSubstr("8 steps x 6 sequences x 16 tokens = 768 tokens"),
                     HasSubstr("100 tokens in 6 windows, 8 epochs")));
 }
@@ -117,7 +117,8 @@ TEST_F(CommandValidateTest, WhatTheRulesNameIsNotNamedTwice) {
 TEST_F(CommandValidateTest, RanksAreCheckedWhenTheyAreKnown) {
   EXPECT_TRUE(Validate({"parallel { tensor: 2 pipeline: 2 }"}, 8).ok());
   EXPECT_THAT(Error("parallel { tensor: 2 pipeline: 2 }", 6),
-              HasSubstr("6 ranks do not divide by parallel.tensor 2 x context 1 x pipeline 2 = 4"));
+              HasSubstr("the number of ranks, 6, is not a multiple of parallel.tensor 2 x context "
+                        "1 x pipeline 2 = 4"));
 }
 
 TEST_F(CommandValidateTest, AMissingJobAndABrokenOneSayWhere) {

@@ -115,6 +115,19 @@ TEST_F(PrepareDataTest, RefusesByNameAndWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(Path("sub")));
 }
 
+TEST_F(PrepareDataTest, AValidationFileOfAnEarlierRunIsNotLeftBesideNewOnes) {
+  const std::string a = Write("a.txt", "some text"), b = Write("b.txt", "other text");
+  ASSERT_TRUE(CommandPrepareData({a}, Path("out"), "bytes", 0.5).ok());
+  const absl::Status status = CommandPrepareData({b}, Path("out"), "bytes", 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr(Path("out.validation.bin")), HasSubstr("--validation")));
+  EXPECT_EQ(Read("out.bin"), AsTokens("some"));
+  EXPECT_TRUE(CommandPrepareData({b}, Path("out"), "bytes", 0.5).ok());
+  std::filesystem::remove(Path("out.validation.bin"));
+  EXPECT_TRUE(CommandPrepareData({b}, Path("out"), "bytes", 0).ok());
+}
+
 TEST_F(PrepareDataTest, AFailureKeepsTheOldFilesAndLeavesNoTemporaryOnes) {
   const std::string good = Write("good.txt", "some text");
   Write("out.bin", "old");

@@ -65,7 +65,7 @@ TEST_F(ProgressTest, OnATerminalOneLineIsRewritten) {
   progress.Finish({.steps = 2, .tokens = 4096, .seconds = 4, .final_loss = 1.5});
   EXPECT_EQ(TakeText(),
             "\n2 steps, 4096 tokens in 4s (1.02k tokens/s). Final loss 1.5000.\n"
-            "Pipeline bubble 0.0 % (planned 0.0 %), communication 0.0 % of step time.\n"
+            "Communication 0.0 % of step time.\n"
             "Checkpoints: \n");
 }
 

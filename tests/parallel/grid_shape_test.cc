@@ -94,6 +94,7 @@ TEST(GridShape, ComesFromAResolvedSpec) {
   const GridShape shape = GridShape::From(spec);
   EXPECT_EQ(shape.ranks(), 24);
   EXPECT_EQ(shape.ToString(), "tensor 2 x pipeline 3 x data 4");
+  EXPECT_EQ(shape.PlaceOf(15), "tensor 1, pipeline 1, data 3");
 }
 
 TEST(GridShapeDeathTest, AnUnresolvedSpecDies) {

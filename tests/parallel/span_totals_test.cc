@@ -139,5 +139,28 @@ TEST(SpanTotals, SharesAreOfTheSlowestPipelineAndOfAllSteps) {
   });
 }
 
+TEST(SpanTotals, WaitingForSumsAndValuesIsCommunicationAndNoBubble) {
+  testing::RunRanks(2, [](Transport& transport) {
+    HostCommunicator world(transport, GridGroup::kWorld, {0, 1});
+    SpanTotals totals;
+    const auto pass = [] { std::this_thread::sleep_for(std::chrono::milliseconds(40)); };
+    {
+      const ObservedSpan step(totals, {SpanKind::kStep, "step"});
+      const ObservedSpan pipeline(totals, {SpanKind::kPipeline, "pipeline"});
+      {
+        const ObservedSpan compute(totals, {SpanKind::kForward, "F"});
+        pass();
+        const ObservedSpan gather(totals, {SpanKind::kParameterGather, "gather"});
+        pass();
+      }
+      const ObservedSpan reduction(totals, {SpanKind::kGradientReduction, "reduce"});
+      pass();
+    }
+    const TimeShares shares = SharesOf(totals, world);
+    EXPECT_NEAR(shares.bubble, 0, 0.2);
+    EXPECT_NEAR(shares.communication, 2.0 / 3, 0.2);
+  });
+}
+
 }  // namespace
 }  // namespace twinstream

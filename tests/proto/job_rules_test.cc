@@ -122,9 +122,12 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
       {"data { validation { path: 'v' weight: 0 } }", 0, "data.validation[0].weight = 0"},
       {"data { train { path: 'v' weight: nan } }", 0, "data.train[0].weight = nan"},
       {"model { vocabulary: 65537 }", 0, "model.vocabulary = 65537 does not fit data.format = "},
-      {"parallel { tensor: 2 }", 3, "3 ranks do not divide by parallel.tensor 2 x context 1 x "},
+      {"parallel { tensor: 2 }", 3,
+       "the number of ranks, 3, is not a multiple of parallel.tensor 2 x context 1 x "},
       {"parallel { tensor: 2 data: 2 }", 8,
-       "parallel.tensor 2 x context 1 x data 2 x pipeline 1 = 4 ranks, but there are 8; start 4"},
+       "parallel.tensor 2 x context 1 x pipeline 1 x data 2 = 4, but the number of ranks is 8; "
+       "start "
+       "4"},
       {"parallel { tensor: 3 }", 3, "parallel.tensor = 3 does not divide model.heads = 4"},
       {"model { heads: 12 head_dim: 4 kv_heads: 3 } parallel { tensor: 2 }", 2,
        "parallel.tensor = 2 and model.kv_heads = 3: one must divide the other"},
@@ -155,6 +158,9 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
        "train.microbatch 1 x model.sequence 18 = 18 tokens over parallel.tensor 4 x context 3 = "
        "12"},
       {"model { layers: 2147483647 hidden: 65536 head_dim: 65536 }", 0, "is more than 2^60"},
+      {"metrics { trace_steps: '2,8-9' }", 0,
+       "metrics.trace_steps = \"2,8-9\" reaches beyond train.steps = 8"},
+      {"metrics { trace_steps: '9' }", 0, "metrics.trace_steps = \"9\" reaches beyond train.steps"},
       {"train { steps: 9000000000000000 global_batch: 10000 }", 0,
        "train.steps 9000000000000000 x train.global_batch 10000 x model.sequence 16 is more"},
   };

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "proto/job_resume.h"
 #include "proto/nearest_name.h"
 
@@ -148,6 +149,18 @@ TEST(JobSpecTest, AMistakeInAnOverrideNamesTheOverride) {
       LoadJobSpec(file.path(), {"train { steps: 5 }", "train { stps: 5 }"}).status();
   EXPECT_EQ(std::string(status.message()),
             "--override[1]:1:9: no field \"stps\" in train; did you mean \"steps\"?");
+}
+
+TEST(JobSpecTest, MistakesOfTheFileAndOfEveryOverrideComeTogether) {
+  const JobFile file("train { steps: 3 sed: 1 }");
+  const absl::Status status =
+      LoadJobSpec(file.path(), {"train { stps: 5 }", "train { steps: 5 }", "train { seed: }"})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  const std::vector<std::string> lines = absl::StrSplit(status.message(), '\n');
+  EXPECT_THAT(lines, ElementsAre(HasSubstr(":1:18: no field \"sed\" in train"),
+                                 HasSubstr("--override[0]:1:9: no field \"stps\" in train"),
+                                 HasSubstr("--override[2]:1:15: ")));
 }
 
 TEST(JobSpecTest, AMissingFileAndADirectoryAreNamed) {

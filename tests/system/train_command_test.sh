@@ -137,6 +137,7 @@ PYTHON
   run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
   says "warning: .*step_000000006"
   says "going on from .*step_000000003"
+  same "lines of a change" "$(grep -c "changed since the checkpoint: train.steps" "$output")" 1
   same "metrics" "$(digits half | head -n 6)" "$(digits tiny)"
 }
 
@@ -166,7 +167,7 @@ signals_save_and_stop() {
   start killed 2 train job.textproto --override="name: 'killed' $long"
   kill -KILL "$rank_pid"
   ends_with 137
-  says "^rank [01] \(stage 0, tensor 0, data [01]\).*waiting in .* for rank [01]"
+  says "^rank [01] \(tensor 0, pipeline 0, data [01]\).*waiting in .* for rank [01]"
 }
 
 a_stopped_run_reports_its_profile() {

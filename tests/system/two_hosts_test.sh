@@ -10,7 +10,7 @@ source "$(dirname "$0")/command_testing.sh"
 
 limit=20 # seconds from a fault to the end of the last process
 layout='parallel { tensor: 2 pipeline: 2 data: 2 } train { steps: 4 eval_every: 0 }'
-place='\(stage [01], tensor [01], data [01]\)'
+place='\(tensor [01], pipeline [01], data [01]\)'
 # Messages under way when a rank dies may never arrive: not every survivor waits for the dead one.
 last_words="was waiting in .* for rank [0-9] $place on host (alpha|beta) \(during .*\) when it was told to end$"
 
