@@ -9,6 +9,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/matmul_shape.h"
 
 namespace twinstream {
 namespace {
@@ -291,10 +292,6 @@ void Multiply(const Request& request, Bf16Products products) {
   }
 }
 
-bool IsActivation(Tensor tensor) {
-  return tensor.dtype() == DType::kF32 || tensor.dtype() == DType::kBF16;
-}
-
 }  // namespace
 
 // oneDNN has bf16 products from AVX-512 on; for older machines only a reference implementation, or
@@ -306,16 +303,7 @@ CpuOps::CpuOps()
                  : Bf16Products::kWidened) {}
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
-  Check(out.shape().rank() == 2 && a.shape().rank() == 2 && b.shape().rank() == 2,
-        "product of %s and %s into %s: all must be matrices", a.shape(), b.shape(), out.shape());
-  const int64_t M = out.dim(0), N = out.dim(1), K = a.dim(options.transpose_a ? 0 : 1);
-  Check(a.dim(options.transpose_a ? 1 : 0) == M && b.dim(options.transpose_b ? 1 : 0) == K &&
-            b.dim(options.transpose_b ? 0 : 1) == N,
-        "product of %s%s and %s%s into %s", a.shape(), options.transpose_a ? "'" : "", b.shape(),
-        options.transpose_b ? "'" : "", out.shape());
-  Check(IsActivation(out) && IsActivation(a) && IsActivation(b),
-        "product of %s and %s into %s: all must be float32 or bf16", NameOf(a.dtype()),
-        NameOf(b.dtype()), NameOf(out.dtype()));
+  const auto [M, N, K] = CheckedMatmul(out, a, b, options);
   if (M == 0 || N == 0) return;
   if (K == 0) {
     if (!options.accumulate) Zero(out);

@@ -1,6 +1,7 @@
 // Ops::Matmul on a CUDA device: what MatrixProducts takes goes there as it is; products of mixed
 // types, the router's, go there through float32 copies.
 #include "core/cuda/ops.h"
+#include "core/matmul_shape.h"
 
 namespace twinstream {
 namespace {
@@ -63,23 +64,10 @@ class WidenedProduct {
   const Workspace& workspace_;
 };
 
-bool IsActivation(Tensor tensor) {
-  return tensor.dtype() == DType::kF32 || tensor.dtype() == DType::kBF16;
-}
-
 }  // namespace
 
 void CudaOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
-  Check(out.shape().rank() == 2 && a.shape().rank() == 2 && b.shape().rank() == 2,
-        "product of %s and %s into %s: all must be matrices", a.shape(), b.shape(), out.shape());
-  const int64_t M = out.dim(0), N = out.dim(1), K = a.dim(options.transpose_a ? 0 : 1);
-  Check(a.dim(options.transpose_a ? 1 : 0) == M && b.dim(options.transpose_b ? 1 : 0) == K &&
-            b.dim(options.transpose_b ? 0 : 1) == N,
-        "product of %s%s and %s%s into %s", a.shape(), options.transpose_a ? "'" : "", b.shape(),
-        options.transpose_b ? "'" : "", out.shape());
-  Check(IsActivation(out) && IsActivation(a) && IsActivation(b),
-        "product of %s and %s into %s: all must be float32 or bf16", NameOf(a.dtype()),
-        NameOf(b.dtype()), NameOf(out.dtype()));
+  const auto [M, N, K] = CheckedMatmul(out, a, b, options);
   if (M == 0 || N == 0) return;
   if (K == 0) {
     if (!options.accumulate) gpu::Clear(out.data(), out.bytes(), stream_);
