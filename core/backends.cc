@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
 
 std::vector<std::string> AvailableDevices() {
   std::vector<std::string> names = {"cpu"};
-  if (HasUsableCard()) names.push_back("cuda");
+  if (HasUsableCard()) names.emplace_back("cuda");
   return names;
 }
 

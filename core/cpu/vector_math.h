@@ -3,6 +3,7 @@
 // (CMakeLists.txt sets them for core/cpu).
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -25,8 +26,7 @@ template <class T, class F, class Combine>
 T VectorReduction(int64_t count, T neutral, F f, Combine combine) {
   constexpr int64_t kLanes = 32;  // several vectors, whose operations need not wait for each other
   T lanes[kLanes];
-#pragma omp simd
-  for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = neutral;
+  std::fill(lanes, lanes + kLanes, neutral);
   const int64_t whole = count / kLanes * kLanes;
   for (int64_t j = 0; j < whole; j += kLanes) {
 #pragma omp simd

@@ -189,7 +189,7 @@ void Block::Enter() {
 }
 
 Fiber& Block::LaneOfWarp(int lane) {
-  const size_t id = static_cast<size_t>(running().warp() * kWarpLanes + lane);
+  const size_t id = static_cast<size_t>(running().warp()) * kWarpLanes + static_cast<size_t>(lane);
   Check(
       0 <= lane && lane < kWarpLanes && id < count_ && fibers_[id].exchanges >= running().exchanges,
       "kernel %s: lane %d reads lane %d, which takes no part in the exchange", kernel_,
@@ -333,7 +333,7 @@ void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body) {
   Check(0 < blocks && grid.blocks.x < 1U << 31 && grid.blocks.y < 65536 && grid.blocks.z < 65536,
         "kernel %s: a grid of %d x %d x %d", grid.kernel, grid.blocks.x, grid.blocks.y,
         grid.blocks.z);
-  Check(grid.shared_bytes <= 227 * 1024, "kernel %s: %d bytes of shared memory, a card has 227 KiB",
+  Check(grid.shared_bytes <= 227 << 10, "kernel %s: %d bytes of shared memory, a card has 227 KiB",
         grid.kernel, grid.shared_bytes);
   const bool backwards = ThisBlock().NextRandom() % 2 != 0;
   for (int64_t i = 0; i < blocks; ++i) {

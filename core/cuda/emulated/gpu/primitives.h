@@ -112,15 +112,16 @@ inline void MmaBFloat16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&
 namespace internal {
 inline void LoadMatrices(uint32_t (&to)[4], const BFloat16* row, bool transposed) {
   Check(reinterpret_cast<uintptr_t>(row) % 16 == 0, "a matrix load of a row off 16 bytes");
-  Exchange(Meeting::kMatrixLoad, &row, sizeof(row));
+  struct Given {
+    const BFloat16* row;
+  } given = {row};
+  Exchange(Meeting::kMatrixLoad, &given, sizeof(given));
   const int group = Lane() / 4, pair = Lane() % 4;
   for (int matrix = 0; matrix < 4; ++matrix) {
     uint32_t bits[2];
     for (int i = 0; i < 2; ++i) {
       const int r = transposed ? pair * 2 + i : group, c = transposed ? group : pair * 2 + i;
-      const BFloat16* from = nullptr;
-      std::memcpy(&from, GivenBy(matrix * 8 + r), sizeof(from));
-      bits[i] = from[c].bits;
+      bits[i] = reinterpret_cast<const Given*>(GivenBy(matrix * 8 + r))->row[c].bits;
     }
     to[matrix] = bits[0] | bits[1] << 16;
   }
