@@ -2,6 +2,7 @@
 // attention_query_gradient.cu has left: the scores' transpose, [keys, queries], whose registers are
 // then the left operands of the gradients' products. One block sums over all queries of all query
 // heads of its key head, in their order. 8 D FLOPs for every score.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -20,7 +21,7 @@ struct KeyTiles {
   static constexpr int kRowTiles = kD <= 64 ? 2 : 1;  // of 16 keys, of each warp
   static constexpr int kKeys = kWarps * kRowTiles * 16;
   static constexpr int kQueries = kD == 128 ? 64 : 32;
-  static constexpr int kColumns = kD <= 128 ? kD : 128;
+  static constexpr int kColumns = std::min(kD, 128);
   static constexpr int64_t kTileBytes =
       (2 * kKeys + 4 * kQueries) * kD * static_cast<int64_t>(sizeof(BFloat16));
   static constexpr int64_t kSharedBytes =

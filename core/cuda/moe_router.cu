@@ -31,8 +31,8 @@ struct Parts {
   int32_t* counts;  // [E, parts] tokens of each expert; then those of earlier parts
 };
 
-__device__ int Lane() { return threadIdx.x % gpu::kWarpLanes; }
-__device__ int Warp() { return threadIdx.x / gpu::kWarpLanes; }
+__device__ int Lane() { return static_cast<int>(threadIdx.x % gpu::kWarpLanes); }
+__device__ int Warp() { return static_cast<int>(threadIdx.x / gpu::kWarpLanes); }
 
 // Larger for the larger logit and, of equals, for the lower expert; the NaNs have places too.
 // Neither the least nor the largest number.

@@ -56,7 +56,7 @@ __global__ void CombineKernel(T* out, const T* in, const int32_t* rows, const fl
 // Floor: one read of both. A warp for every row.
 template <int kWidth, class T>
 __global__ void ProductsKernel(float* out, const T* a, const T* b, int64_t rows, int64_t columns) {
-  const int lane = threadIdx.x % gpu::kWarpLanes;
+  const int lane = static_cast<int>(threadIdx.x % gpu::kWarpLanes);
   const int64_t r = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / gpu::kWarpLanes;
   if (r >= rows) return;
   float sum = 0;
