@@ -41,7 +41,7 @@ absl::Status CannotLoad(const std::string& module, absl::string_view problem) {
   if (file != module && absl::StrContains(what, "No such file")) {
     return CudaNeeds(
         absl::StrCat(file, ", which the loader does not find"),
-        "install the libraries of CUDA and NCCL and name their folders in LD_LIBRARY_PATH");
+        "install CUDA's libraries and name their folders in LD_LIBRARY_PATH");
   }
   return CudaNeeds(
       absl::StrCat("a module that fits this program, and the loader says of it \"", problem, "\""),

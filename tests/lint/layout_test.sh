@@ -133,7 +133,7 @@ check_headers_compile() {
   if command -v ccache >/dev/null; then compiler=(ccache g++); fi
   for header in "${headers[@]}"; do
     [[ $header == *.h && ! -f ${header%.h}.cc ]] || continue
-    [[ $header != core/cuda/native/* && $header != core/cuda/check.h ]] || continue
+    ! grep -qE '^#include <(cuda|cublas|nccl)' "$header" || continue # of a machine that has them
     mkdir -p "$work/${header%/*}"
     rm -f "$work/$header.cc.o"
     echo "#include \"$header\"" >"$work/$header.cc"

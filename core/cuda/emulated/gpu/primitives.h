@@ -58,20 +58,10 @@ T Shuffle(T value, int lane) {
   return ExchangedWith(value, lane);
 }
 
-inline void AtomicAdd(float* to, float value) { *to += value; }
-inline int AtomicAdd(int* to, int value) {
-  const int before = *to;
-  *to += value;
-  return before;
-}
-inline void FenceDevice() {}
-
 inline float ReciprocalSqrt(float x) { return 1.0F / std::sqrt(x); }
 inline float Exp(float x) { return std::exp(x); }
-inline float Exp2(float x) { return std::exp2(x); }
 inline float FastExp2(float x) { return std::exp2(x); }
 inline float Log(float x) { return std::log(x); }
-inline float Log2(float x) { return std::log2(x); }
 
 inline int Opaque(int value) { return value; }
 

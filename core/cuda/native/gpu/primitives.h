@@ -60,13 +60,8 @@ __device__ T Shuffle(T value, int lane) {
   return __shfl_sync(0xFFFFFFFFU, value, lane);
 }
 
-__device__ inline void AtomicAdd(float* to, float value) { atomicAdd(to, value); }
-__device__ inline int AtomicAdd(int* to, int value) { return atomicAdd(to, value); }  // the old one
-__device__ inline void FenceDevice() { __threadfence(); }
-
 __device__ inline float ReciprocalSqrt(float x) { return rsqrtf(x); }  // within 2 ulp
 __device__ inline float Exp(float x) { return expf(x); }
-__device__ inline float Exp2(float x) { return exp2f(x); }
 // One instruction: within 2^-22 of the result; below 2^-126 it is 0.
 __device__ inline float FastExp2(float x) {
   float power;
@@ -74,7 +69,6 @@ __device__ inline float FastExp2(float x) {
   return power;
 }
 __device__ inline float Log(float x) { return logf(x); }
-__device__ inline float Log2(float x) { return log2f(x); }
 
 // The value, unknown to the compiler from here on: what follows from it is computed anew where it
 // is used, instead of taking registers all through a loop.
