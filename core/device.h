@@ -26,7 +26,7 @@ class Device {
   virtual std::byte* Allocate(
       int64_t bytes) = 0;  // 64-byte aligned, zeroed; dies when there is none
   virtual void Free(std::byte* data, int64_t bytes) = 0;
-  // What Allocate could still give; 0: host memory, which all processes of the host share.
+  // What Allocate could still give of the device's own memory; 0 where it has none.
   virtual int64_t FreeBytes() const = 0;
   virtual void Copy(Tensor to,
                     Tensor from) = 0;  // both on this device; same dtype and element count

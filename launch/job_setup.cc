@@ -126,9 +126,9 @@ absl::Status CheckCardMemory(int64_t available, const MemoryPlan& plan) {
 }  // namespace
 
 absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPlan& plan) {
-  const int64_t of_card = device.FreeBytes();
-  return AgreeOnStatus(runtime.world(), of_card > 0 ? CheckCardMemory(of_card, plan)
-                                                    : CheckHostMemory(runtime, plan));
+  return AgreeOnStatus(runtime.world(), device.host_memory()
+                                            ? CheckHostMemory(runtime, plan)
+                                            : CheckCardMemory(device.FreeBytes(), plan));
 }
 
 void NameRank(Runtime& runtime, const JobSpec& job) {
