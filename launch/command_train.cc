@@ -15,6 +15,7 @@
 #include "launch/job_setup.h"
 #include "launch/resume.h"
 #include "launch/training_loop.h"
+#include "models/context.h"
 #include "parallel/collectives.h"
 #include "parallel/initial_weights.h"
 #include "proto/job_resume.h"
@@ -92,10 +93,14 @@ void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train,
                                trainer.batch_shape().microbatches, peak_flops / 1e9));
 }
 
-// FLOP/s of all ranks' devices together, measured at the same time, as they will work.
-double PeakFlops(Runtime& runtime, Device& device) {
+// FLOP/s of all ranks' devices together, measured at the same time, as they will work, in the type
+// of the job's activations.
+double PeakFlops(Runtime& runtime, Device& device, const JobSpec& job) {
+  // Half of the extent is a little slower on a CPU, and takes an eighth of the time.
+  const int64_t extent = device.host_memory() ? PeakExtent(device) / 2 : PeakExtent(device);
   runtime.world().Barrier();
-  return AllReduceValue(runtime.world(), MeasurePeakFlops(device, 1024), Reduction::kSum);
+  const DType dtype = ActivationType(job.train().precision());
+  return AllReduceValue(runtime.world(), MeasurePeakFlops(device, extent, dtype), Reduction::kSum);
 }
 
 // Weights from the checkpoint, from train.initial_weights or from the seed.
@@ -178,9 +183,9 @@ absl::StatusOr<TrainingData> OpenTrainingData(Runtime& runtime, const JobSpec& j
 // What a run reads and computes with.
 struct Session {
   TrainingData data;
-  // Of the device; filled where the job asks for it.
-  std::unique_ptr<OpProfile> profile;
-  Ceilings ceilings;
+  std::unique_ptr<OpProfile> profile;  // of the device; filled where the job asks for it
+  double peak_flops = 0;               // of all ranks' devices
+  Ceilings ceilings;                   // for the profile
   std::unique_ptr<Device> device;
   std::unique_ptr<Trainer> trainer;
 };
@@ -213,12 +218,14 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
     }
     if (absl::Status s = AgreeOnStatus(runtime.world(), fits); !s.ok()) return s;
   }
+  // Their operands take memory that the trainer takes later.
+  const double peak_flops = PeakFlops(runtime, **device, start.job);
   Ceilings ceilings;
   if (start.job.metrics().profile()) ceilings = CeilingsForProfile(runtime, **device);
   trainer->Materialize();
   if (absl::Status s = FillWeights(runtime, *trainer, **device, start); !s.ok()) return s;
-  return Session{*std::move(data), std::move(profile), ceilings, *std::move(device),
-                 std::move(trainer)};
+  return Session{*std::move(data), std::move(profile), peak_flops,
+                 ceilings,         *std::move(device), std::move(trainer)};
 }
 
 // A run under way fails for reasons of its own, such as a disk that is taken away: whatever the
@@ -228,8 +235,8 @@ absl::Status OnceStarted(const absl::Status& status) {
 }
 
 absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
-  const double peak_flops = PeakFlops(runtime, *session.device);
-  Introduce(runtime, *session.trainer, session.data.train, session.device->name(), peak_flops);
+  Introduce(runtime, *session.trainer, session.data.train, session.device->name(),
+            session.peak_flops);
   if (LostHostsGoUnnoticed(runtime.hosts())) {
     Say(runtime,
         "warning: mpirun will take minutes to notice a cut cable or a dead host; start it with "
@@ -249,7 +256,8 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   absl::StatusOr<TrainingOutputs> outputs =
       OpenOutputs(runtime, start, *session.profile, session.ceilings);
   if (!outputs.ok()) return outputs.status();
-  TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs, peak_flops);
+  TrainingLoop loop(*session.trainer, runtime, *session.device, session.data, *outputs,
+                    session.peak_flops);
   return OnceStarted(loop.Run(start.updates_done() + 1));
 }
 

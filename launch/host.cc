@@ -62,8 +62,7 @@ int64_t AvailableMemory() {
 }
 
 int64_t AvailableMemory(const Device& device) {
-  const int64_t own = device.FreeBytes();
-  return own > 0 ? own : AvailableMemory();
+  return device.host_memory() ? AvailableMemory() : device.FreeBytes();
 }
 
 int64_t PeakResidentBytes() {
@@ -98,9 +97,11 @@ bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
          std::getenv("OMPI_MCA_oob_tcp_keepalive_time") == nullptr;
 }
 
-double MeasurePeakFlops(Device& device, int64_t size, DType dtype) {
+int64_t PeakExtent(const Device& device) { return device.host_memory() ? 2048 : 8192; }
+
+double MeasurePeakFlops(Device& device, int64_t extent, DType dtype) {
   constexpr int kRepeats = 5;
-  const TensorSpec spec = {"operand", dtype, {size, size}};
+  const TensorSpec spec = {"operand", dtype, {extent, extent}};
   const Storage storage(device, 3 * BytesFor({spec}));
   const std::vector<Tensor> operands = TensorsIn(storage.data(), {{spec, spec, spec}});
   double best = std::numeric_limits<double>::infinity();
@@ -109,7 +110,9 @@ double MeasurePeakFlops(Device& device, int64_t size, DType dtype) {
                       device.ops().Matmul(operands[0], operands[1], operands[2], {});
                     }));
   }
-  return 2 * std::pow(static_cast<double>(size), 3) / best;
+  const double flops = 2 * std::pow(static_cast<double>(extent), 3) / best;
+  const bool has_other = dtype == DType::kBF16;
+  return has_other ? std::max(flops, MeasurePeakFlops(device, extent, DType::kF32)) : flops;
 }
 
 double MeasureBandwidth(Device& device) {

@@ -32,9 +32,13 @@ bool WatchedOnTerminal();
 // signs of life: it then takes minutes to notice that one of them cannot be reached any more.
 bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts);
 
-// FLOP/s of a product of size x size matrices on this device, operands and result of this type: the
-// best of a few.
-double MeasurePeakFlops(Device& device, int64_t size, DType dtype = DType::kF32);
+// The extent of square matrices whose product gives the device its full speed.
+int64_t PeakExtent(const Device& device);
+
+// FLOP/s of a product of extent x extent matrices on this device, operands and result of this type:
+// the best of a few. bf16: the better of its own and of float32's, in which such products can
+// always be taken.
+double MeasurePeakFlops(Device& device, int64_t extent, DType dtype);
 
 // Bytes/s, reads and writes both counted, of an operation in place on more memory than caches hold:
 // the median of several. Takes 256 MiB meanwhile.

@@ -69,14 +69,14 @@ std::string RowJson(const OpRow& row, const Ceilings& ceilings) {
 }  // namespace
 
 double Ceilings::FloorSeconds(const OpRow& row) const {
-  // What is widened to float32 first may be slower than float32: no floor of the machine's.
-  const double peak = row.key.dtype == DType::kBF16 ? std::max(f32_flops, bf16_flops) : f32_flops;
+  const double peak = row.key.dtype == DType::kBF16 ? bf16_flops : f32_flops;
   return std::max(row.work.flops / peak, row.work.bytes / bandwidth);
 }
 
 Ceilings MeasureCeilings(Device& device) {
-  return {.f32_flops = MeasurePeakFlops(device, 2048),
-          .bf16_flops = MeasurePeakFlops(device, 2048, DType::kBF16),
+  const int64_t extent = PeakExtent(device);
+  return {.f32_flops = MeasurePeakFlops(device, extent, DType::kF32),
+          .bf16_flops = MeasurePeakFlops(device, extent, DType::kBF16),
           .bandwidth = MeasureBandwidth(device)};
 }
 

@@ -1,9 +1,13 @@
 // ops_benchmark: time, floor and their ratio of every operation that a training step takes, by
-// Google Benchmark and with its flags. docs/performance.md says how to read it.
+// Google Benchmark and with its flags, on the device that --device names (cpu or cuda).
+// docs/performance.md says how to read it.
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "core/profiled_device.h"
 #include "tests/benchmarks/ops/op_runner.h"
 #include "tests/testing/vectors.h"
@@ -57,13 +61,30 @@ class RoofsReporter final : public benchmark::BenchmarkReporter {
   const std::unique_ptr<benchmark::BenchmarkReporter> usual_;
 };
 
+// Takes --device=NAME out of the arguments that Google Benchmark does not know.
+std::string TakeDevice(int* argc, char** argv) {
+  std::string name = "cpu";
+  const auto kept = std::remove_if(argv + 1, argv + *argc, [&](absl::string_view argument) {
+    const bool is_device = absl::ConsumePrefix(&argument, "--device=");
+    if (is_device) name = std::string(argument);
+    return is_device;
+  });
+  *argc = static_cast<int>(kept - argv);
+  return name;
+}
+
 int Run(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  const std::string device_name = TakeDevice(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   if (benchmark::GetBenchmarkFilter().empty()) benchmark::SetBenchmarkFilter("/M/");
 
-  absl::StatusOr<std::unique_ptr<Device>> bare = MakeDevice("cpu");
-  Check(bare.ok(), "%s", bare.status().ToString());
+  absl::StatusOr<std::unique_ptr<Device>> bare = MakeDevice(device_name);
+  if (!bare.ok()) {
+    std::cerr << "ops_benchmark: --device=" << device_name << ": " << bare.status().message()
+              << std::endl;
+    return 2;
+  }
   OpProfile profile;
   const std::unique_ptr<Device> device = MakeProfiledDevice(*std::move(bare), profile);
   OpRunner runner(*device, profile);

@@ -11,6 +11,8 @@ names = subprocess.run([sys.argv[1], "--benchmark_list_tests"], check=True, capt
 assert "Matmul/qkv/forward/M/F32" in names.stdout, names.stdout
 none = subprocess.run([sys.argv[1], "--benchmark_filter=no_such_operation"], capture_output=True, text=True)
 assert none.returncode == 1 and "match" in none.stdout + none.stderr, none
+other = subprocess.run([sys.argv[1], "--device=gpu"], capture_output=True, text=True)
+assert other.returncode == 2 and "--device=gpu: there is no device gpu" in other.stderr, other
 peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 assert peak < 200 * 1024, f"{peak} KiB"  # the array of the bandwidth alone has 256 MiB
 PYTHON

@@ -3,6 +3,8 @@
 //   train_benchmark --shape=M 'model { residual: PRE_NORM }' 'model { residual: SIAMESE_POST_PRE }'
 //   mpirun -np 2 train_benchmark --shape=S '' 'parallel { tensor: 2 sequence_parallel: true }'
 //   train_benchmark --shape=M --interactive 'train { precision: BF16 }'
+//   train_benchmark --shape=1.3B --device=CUDA 'train { precision: BF16 microbatch: 4 global_batch:
+//   4 }'
 // A variant is a JobSpec in text format, merged over the shape's job. Variants of one rank run on
 // rank 0 with all threads while the others sleep; variants of all ranks share the threads.
 #include <mpi.h>
@@ -35,8 +37,10 @@
 #include "absl/strings/str_join.h"
 #include "launch/exit_code.h"
 #include "launch/host.h"
+#include "launch/job_setup.h"
 #include "launch/runtime.h"
 #include "launch/trainer.h"
+#include "models/context.h"
 #include "models/flops.h"
 #include "nlohmann/json.hpp"
 #include "parallel/collectives.h"
@@ -49,6 +53,7 @@
 #include "tests/benchmarks/model_shapes.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
+ABSL_FLAG(std::string, device, "CPU", "CPU or CUDA, for all variants");
 ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as cores");
 ABSL_FLAG(int, rounds, 5, "blocks of steps of each variant");
 ABSL_FLAG(int, steps, 2, "steps of a block");
@@ -95,8 +100,19 @@ absl::StatusOr<JobSpec> MergedJob(const std::string& variant) {
   for (const std::string& text : {std::string(kJob), std::string(shape->job), variant}) {
     const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
     if (!part.ok()) return part.status();
+    if (part->train().has_device()) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("'%s' names a train.device; name one for all with --device", text));
+    }
     job.MergeFrom(*part);
   }
+  TrainSpec::Device device;
+  const std::string device_name = absl::GetFlag(FLAGS_device);
+  if (!TrainSpec::Device_Parse(device_name, &device) || device == TrainSpec::AUTO) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--device=%s is neither CPU nor CUDA", device_name));
+  }
+  job.mutable_train()->set_device(device);
   return job;
 }
 
@@ -177,6 +193,7 @@ class Variant {
         const double start = Now();
         loss_ = trainer_->Step(batch_, ++update_, 1e-4, false).loss;
         trainer_->parameters();  // waits for what is on its way
+        device_.Synchronize();
         if (!alone_) runtime_.world().Barrier();
         times.push_back(Now() - start);
       }
@@ -184,11 +201,13 @@ class Variant {
     return times;
   }
 
-  // Collective. FLOP/s of products on all threads at once: rank 0 knows.
+  // Collective. FLOP/s of products of the variant's type on all threads, or cards, at once: rank 0
+  // knows.
   double ProductFlops() {
     double flops = 0;
     Together([&] {
-      flops = MeasurePeakFlops(device_, 2048);
+      flops =
+          MeasurePeakFlops(device_, PeakExtent(device_), ActivationType(job_.train().precision()));
       if (!alone_) flops = AllReduceValue(runtime_.world(), flops, Reduction::kSum);
     });
     return flops;
@@ -198,6 +217,7 @@ class Variant {
   const JobSpec& job() const { return job_; }
   int threads() const { return threads_; }
   double loss() const { return loss_; }
+  MemoryPlan memory() const { return trainer_ ? trainer_->memory() : MemoryPlan(); }
   int64_t tokens() const { return job_.train().global_batch() * job_.model().sequence(); }
   double flops() const {
     return static_cast<double>(tokens()) * TrainingFlopsPerToken(job_.model());
@@ -243,6 +263,7 @@ Json Description(const Variant& variant) {
           {"variant", variant.text()},
           {"scheme", ModelSpec::Residual_Name(model.residual())},
           {"precision", TrainSpec::Precision_Name(variant.job().train().precision())},
+          {"device", TrainSpec::Device_Name(variant.job().train().device())},
           {"threads_per_rank", variant.threads()},
           {"hidden", model.hidden()},
           {"layers", model.layers()},
@@ -253,6 +274,7 @@ Json Description(const Variant& variant) {
           {"sequence", model.sequence()},
           {"batch", variant.job().train().global_batch()},
           {"tokens", variant.tokens()},
+          {"activation_bytes", variant.memory().activations},
           {"flops_per_token", TrainingFlopsPerToken(model)}};
 }
 
@@ -301,11 +323,12 @@ Json Print(const Variant& variant, const Variant& first) {
     of_ceiling.push_back(variant.flops() / variant.seconds[i] / variant.product_flops[i]);
   }
   const std::vector<double> ratios = Ratios(variant, first);
-  std::printf("| %s | %.1f (%.1f to %.1f) | %.0f | %.1f %% | %.3f (%.3f to %.3f) |\n",
+  std::printf("| %s | %.1f (%.1f to %.1f) | %.0f | %.1f %% | %.1f | %.3f (%.3f to %.3f) |\n",
               variant.text().empty() ? "(the shape)" : variant.text().c_str(), 1e3 * seconds,
               1e3 * Quantile(variant.seconds, 0), 1e3 * Quantile(variant.seconds, 1),
               static_cast<double>(variant.tokens()) / seconds, 100 * Quantile(of_ceiling, 0.5),
-              Quantile(ratios, 0.5), Quantile(ratios, 0), Quantile(ratios, 1));
+              static_cast<double>(variant.memory().activations) / (1 << 20), Quantile(ratios, 0.5),
+              Quantile(ratios, 0), Quantile(ratios, 1));
   Json json = Description(variant);
   json["seconds"] = variant.seconds;
   json["product_flops"] = variant.product_flops;
@@ -328,8 +351,8 @@ absl::Status RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& 
               absl::GetFlag(FLAGS_shape).c_str(), absl::GetFlag(FLAGS_rounds),
               absl::GetFlag(FLAGS_steps), static_cast<double>(PeakResidentBytes()) / (1 << 30));
   std::printf(
-      "| variant | ms a step (least to most) | tokens/s | of ceiling | time over the "
-      "first's |\n|---|---|---|---|---|\n");
+      "| variant | ms a step (least to most) | tokens/s | of ceiling | activations MiB | time over "
+      "the first's |\n|---|---|---|---|---|---|\n");
   Json results = Json::array();
   for (const auto& variant : variants) results.push_back(Print(*variant, *variants[0]));
   const std::string path = absl::GetFlag(FLAGS_json);
@@ -350,7 +373,8 @@ absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& text
   if (absl::Status s = AgreeOnStatus(runtime.world(), writable); !s.ok()) return s;
   int threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = omp_get_num_procs();
-  const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cpu", {.threads = threads});
+  jobs[0].mutable_runtime()->set_threads(threads);
+  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, jobs[0]);
   if (!device.ok()) return device.status();
   std::vector<std::unique_ptr<Variant>> variants;
   for (size_t i = 0; i < texts.size(); ++i) {

@@ -42,13 +42,6 @@ TEST(Ceilings, AFloorIsOfArithmeticOrOfMemoryWhicheverTakesLonger) {
   EXPECT_DOUBLE_EQ(floor(DType::kF32, {.flops = 100e9, .bytes = 20e9}), 2);
 }
 
-TEST(Ceilings, Bf16IsNoSlowerThanFloat32) {
-  const Ceilings widening = {.f32_flops = 100e9, .bf16_flops = 50e9, .bandwidth = 1e9};
-  EXPECT_DOUBLE_EQ(
-      widening.FloorSeconds({.key = {.op = "", .dtype = DType::kBF16}, .work = {.flops = 100e9}}),
-      1);
-}
-
 TEST(ProfileTable, HasTheCostliestFirstThenTheSumAndTheRest) {
   OpProfile profile;
   Fill(&profile);

@@ -1,6 +1,9 @@
 #include "tests/benchmarks/ops/roofs.h"
 
 #include <algorithm>
+#include <cmath>
+
+#include "launch/host.h"
 
 namespace twinstream::benchmarks {
 namespace {
@@ -8,7 +11,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kUpdateBytes = int64_t{256} << 20;
-constexpr int64_t kExtent = 2048;  // of the matrices of a product
 constexpr std::chrono::duration<double> kFresh = std::chrono::seconds(5);
 
 }  // namespace
@@ -37,10 +39,11 @@ double Roofs::UpdateBytesPerSecond() {
 }
 
 double Roofs::ProductFlopsPerSecond(DType dtype) {
-  const Shape shape = {kExtent, kExtent};
+  const int64_t extent = PeakExtent(memory_.device());
+  const Shape shape = {extent, extent};
   const Tensor a = memory_.Random(dtype, shape), b = memory_.Random(dtype, shape),
                out = memory_.Zeros(dtype, shape);
-  return 2.0 * kExtent * kExtent * kExtent /
+  return 2 * std::pow(static_cast<double>(extent), 3) /
          BestSeconds([&] { memory_.ops().Matmul(out, a, b, {}); });
 }
 

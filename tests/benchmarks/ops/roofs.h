@@ -19,8 +19,8 @@ class Roofs {
 
   // Read and written, of an in-place update of an array larger than the last-level cache.
   double bytes_per_second() const { return bytes_per_second_; }
-  // Of a product of 2048-cubed matrices. bf16: the better of its own and of float32's, in which
-  // such products can always be taken.
+  // Of a product of square matrices (PeakExtent of launch/host.h). bf16: the better of its own and
+  // of float32's, in which such products can always be taken.
   double flops_per_second(DType operands) const;
 
   bool ArithmeticBound(const OpWork& work, DType operands) const;
