@@ -190,9 +190,9 @@ def refuse_hopeless(peer, dims, options):
 
 def compare(options, shape, precision, scheme):
     """One row: our program against every mode of PyTorch, one after the other for the memory's sake."""
-    variant = f"model {{ residual: {scheme} }} train {{ precision: {precision} }}"
-    command = [options.program, "--interactive", f"--shape={shape}", f"--threads={options.threads}",
-               variant]
+    variant = f"{options.job} model {{ residual: {scheme} }} train {{ precision: {precision} }}"
+    command = [options.program, "--interactive", f"--shape={shape}", f"--device={options.device}",
+               f"--threads={options.threads}", variant]
     row = {"shape": shape, "precision": precision, "scheme": scheme, "torch": {}}
     with Program("ours", command, environment(options.threads)) as ours:
         row["dimensions"] = dims = ours.ready
@@ -294,6 +294,9 @@ def parse_options():
     parser.add_argument("--shapes", type=names, default="S,M,124M,400M")
     parser.add_argument("--schemes", type=names, default="PRE_NORM,SIAMESE_HYBRID_PRE,SIAMESE_POST_PRE")
     parser.add_argument("--precisions", type=names, default="FP32,BF16")
+    parser.add_argument("--device", default="CPU", help="CPU or CUDA (%(default)s)")
+    parser.add_argument("--job", default="", metavar="TEXT",
+                        help="merged over every shape's job, such as 'train { global_batch: 16 microbatch: 16 }'")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each program (%(default)s)")
     parser.add_argument("--steps", type=int, default=2, help="steps of a block (%(default)s)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))

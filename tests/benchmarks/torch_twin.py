@@ -153,7 +153,7 @@ class LanguageModel(nn.Module):
 
 
 def make_optimizer(model):
-    """AdamW of the fastest kind that this PyTorch has on the CPU; decay on matrices only."""
+    """AdamW of the fastest kind that this PyTorch has; decay on matrices only."""
     weights = list(model.parameters())
     groups = [{"params": [w for w in weights if w.dim() == 2], "weight_decay": 0.1},
               {"params": [w for w in weights if w.dim() == 1], "weight_decay": 0.0}]
@@ -164,10 +164,15 @@ def make_optimizer(model):
         return torch.optim.AdamW(groups, foreach=True, **options), "foreach"
 
 
+def torch_device(dims):
+    return "cuda" if dims.get("device") == "CUDA" else "cpu"
+
+
 class Training:
     def __init__(self, dims, mode):
         torch.manual_seed(1)
-        self.model = LanguageModel(dims)
+        self.device = torch_device(dims)
+        self.model = LanguageModel(dims).to(self.device)
         self.optimizer, self.optimizer_kind = make_optimizer(self.model)
         self.loss = torch.compile(self.model, dynamic=False) if mode == "compiled" else self.model
         self.bf16 = dims["precision"] == "BF16"
@@ -176,8 +181,8 @@ class Training:
 
     def step(self):
         """One step on new random tokens; returns the loss before it."""
-        tokens = torch.randint(self.vocabulary, self.batch)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+        tokens = torch.randint(self.vocabulary, self.batch, device=self.device)
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.bf16):
             loss = self.loss(tokens)
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -186,18 +191,28 @@ class Training:
         return loss.item()
 
 
-def product_gflops(precision):
-    """GFLOP/s of PyTorch's own 2048-cubed product: the best of three, of one where it is very slow."""
-    dtype = torch.bfloat16 if precision == "BF16" else torch.float32
-    a, b = (torch.randn(2048, 2048).to(dtype) for _ in range(2))
+def product_gflops(dims):
+    """GFLOP/s of PyTorch's own product, of the size that train_benchmark takes on the device: the best of
+    three, of one where it is very slow."""
+    device = torch_device(dims)
+    dtype = torch.bfloat16 if dims["precision"] == "BF16" else torch.float32
+    extent = 8192 if device == "cuda" else 2048
+    a, b = (torch.randn(extent, extent, device=device).to(dtype) for _ in range(2))
     best = math.inf
     for _ in range(3):
+        synchronize(device)
         begin = time.perf_counter()
         functional.linear(a, b)
+        synchronize(device)
         best = min(best, time.perf_counter() - begin)
         if best > 2:
             break
-    return 2 * 2048**3 / best * 1e-9
+    return 2 * extent**3 / best * 1e-9
+
+
+def synchronize(device):
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def peak_rss_bytes():
@@ -213,12 +228,11 @@ def work(mode, dims):
     imported_rss_bytes = peak_rss_bytes()
     torch.set_num_threads(dims["threads"])
     torch.set_flush_denormal(True)
-    precision = dims["precision"]
     try:
         training = Training(dims, mode)
         say({"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(),
              "adamw": training.optimizer_kind, "threads": torch.get_num_threads(),
-             "imported_rss_bytes": imported_rss_bytes, "product_gflops": product_gflops(precision)})
+             "imported_rss_bytes": imported_rss_bytes, "product_gflops": product_gflops(dims)})
         for line in sys.stdin:
             seconds = []
             for _ in range(int(line)):
@@ -227,7 +241,7 @@ def work(mode, dims):
                 seconds.append(time.perf_counter() - begin)
             peak = peak_rss_bytes()  # before the product's own matrices
             say({"seconds": seconds, "loss": loss, "peak_rss_bytes": peak,
-                 "product_gflops": product_gflops(precision)})
+                 "product_gflops": product_gflops(dims)})
     except Exception as error:  # whatever torch.compile stumbles over belongs in the table
         say({"error": f"{type(error).__name__}: {str(error).strip()}"[:500]})
         raise
