@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/device_collectives.h"
+#include "core/ops.h"
 
 namespace twinstream {
 namespace {
@@ -85,6 +87,40 @@ TEST_F(CudaDeviceTest, CopiesAreOrderedAndLetGoOfHostMemory) {
   EXPECT_EQ(std::count(received.begin(), received.end(), 7), kElements);
   device_->CopyOut(received.data(), both.At(0));
   EXPECT_EQ(std::count(received.begin(), received.end(), 8), kElements);
+}
+
+// A group of one, which every machine with NCCL allows: what it calls, in which order, and that it
+// ends.
+TEST_F(CudaDeviceTest, ItsNetworksOperationsRunInOrderWithItsOwn) {
+  constexpr int64_t kElements = 1 << 20;
+  DeviceNetwork& network = *device_->network();
+  const Storage storage(*device_, 2 * kElements * 4);
+  const Tensor both(storage.data(), DType::kF32, {2, kElements});
+  const Tensor own = both.At(0), other = both.At(1);
+  std::vector<float> host(kElements, 1.5F);
+  device_->CopyIn(own, host.data());
+  const std::unique_ptr<DeviceCollectives> group =
+      network.Join({.id = network.NewId(), .rank = 0, .size = 1, .name = "alone"});
+  const std::vector<int64_t> counts = {kElements};
+  group->AllReduce(own, Reduction::kSum);
+  group->AllGather(own, counts);
+  group->ReduceScatter(own, counts);
+  group->ReduceScatterAsBFloat16(own, counts);
+  group->Broadcast(own, 0);
+  const DeviceMessage sent = {.data = own.data(), .bytes = own.bytes(), .peer = 0};
+  const DeviceMessage received = {.data = other.data(), .bytes = other.bytes(), .peer = 0};
+  group->Await(group->Exchange({&sent, 1}, {&received, 1}));
+  device_->ops().Scale(other, 2);
+  device_->CopyOut(host.data(), other);
+  EXPECT_EQ(std::count(host.begin(), host.end(), 3.0F), kElements);
+
+  const std::unique_ptr<Device> beside = network.Beside();
+  device_->ops().Scale(other, 2);
+  beside->network()->Await(network, network.Mark());
+  beside->ops().Scale(other, 2);
+  network.Await(*beside->network(), beside->network()->Mark());
+  device_->CopyOut(host.data(), other);
+  EXPECT_EQ(std::count(host.begin(), host.end(), 12.0F), kElements);
 }
 
 }  // namespace

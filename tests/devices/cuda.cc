@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tests/devices/uploaded_ops.h"
+#include "tests/testing/tested_device.h"
 #include "tests/testing/tested_ops.h"
 
 namespace twinstream::testing {
@@ -15,12 +16,16 @@ const Ops& TestedOps() {
   return ops;
 }
 
+DeviceMaker TestedDevices() {
+  return [](int rank) { return MakeDevice("cuda", {.local_rank = rank}).value(); };
+}
+
 }  // namespace twinstream::testing
 
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   if (const auto device = twinstream::MakeDevice("cuda"); !device.ok()) {
-    std::printf("SKIPPED: no operation is tested on a card: %s\n",
+    std::printf("SKIPPED: nothing is tested on a card: %s\n",
                 std::string(device.status().message()).c_str());
     return 77;
   }

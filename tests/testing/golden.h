@@ -10,7 +10,8 @@
 
 namespace twinstream::testing {
 
-std::string GoldenDirectory();  // tests/golden
+// tests/golden, or where the environment TWINSTREAM_GOLDEN_DIR says it was taken.
+std::string GoldenDirectory();
 
 // All getters die when the file has no such tensor: the test names the wrong one.
 class Golden {

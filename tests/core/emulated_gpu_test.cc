@@ -341,7 +341,7 @@ TEST(CudaEmulator, EveryThreadOfAGridRunsOnce) {
   const auto count = +[](int* out) {
     const unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
     const unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-    AtomicAdd(&out[block * 24 + thread], 1);
+    ++out[block * 24 + thread];
   };
   std::vector<int> out(24 * 24);
   RunGrid(count, {.blocks = {2, 3, 4}, .threads = {4, 3, 2}}, out.data());

@@ -1,0 +1,101 @@
+// Training on a device: the reference's losses, gradients, norms and updates, whatever the layout;
+// runs that stop and go on, also on another device.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "gtest/gtest.h"
+#include "tests/testing/golden_run.h"
+#include "tests/testing/run_checks.h"
+#include "tests/testing/tested_device.h"
+#include "tests/testing/tiny_run.h"
+
+namespace twinstream::testing {
+namespace {
+
+constexpr int64_t kSaved = 3, kLast = 6;
+
+void ExpectReference(const GoldenRun& golden, const JobSpec& job) {
+  SCOPED_TRACE(LayoutName(job));
+  const Deviations d = Compare(golden.Train(job, TestedDevices()), golden.golden());
+  EXPECT_LE(d.loss, kLossLimit);
+  EXPECT_LE(d.norm, kNormLimit);
+  EXPECT_LE(d.gradient, kGradientLimit);
+  EXPECT_LE(d.weight, kWeightLimit);
+}
+
+// On these layouts, or in the long version on all of up to four ranks.
+void ExpectReference(const std::string& file, const std::vector<Layout>& layouts) {
+  const GoldenRun golden(file);
+  if (Exhaustive()) {
+    for (int ranks : {1, 2, 4}) {
+      for (const JobSpec& job : golden.LegalJobs(ranks)) ExpectReference(golden, job);
+    }
+    return;
+  }
+  for (const Layout& layout : layouts) {
+    const ParallelSpec parallel = SpecOf(layout);
+    const int64_t microbatch = golden.golden().Integer("batch") / layout.data;
+    ExpectReference(golden, golden.Job(parallel, microbatch, GridShape::From(parallel).ranks()));
+  }
+}
+
+TEST(DeviceTraining, OfADenseModelGivesTheReference) {
+  ExpectReference("lm_siamese_hybrid_pre",
+                  {Layout{}, Layout{.tensor = 2, .sequence_parallel = true}, Layout{.pipeline = 2},
+                   Layout{.data = 2}, Layout{.context = 2}});
+}
+
+TEST(DeviceTraining, OfAMixtureOfExpertsGivesTheReference) {
+  ExpectReference("moe_siamese_hybrid_pre", {Layout{.data = 2, .expert = 2}});
+}
+
+std::string StepDirectory(const TemporaryDirectory& directory) {
+  return directory.Path(absl::StrFormat("step_%09d", kSaved));
+}
+
+std::vector<double> AfterSave(const std::vector<double>& all) {
+  return {all.begin() + kSaved, all.end()};
+}
+
+TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
+  const JobSpec job = OnLayout(TinyJob(), {.pipeline = 2});
+  const TemporaryDirectory directory;
+  const DeviceMaker devices = TestedDevices();
+  const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = devices});
+  RunSteps(job, {.last = kSaved, .save = directory.path(), .make_device = devices});
+  const RunRecord resumed = RunSteps(job, {.first = kSaved + 1,
+                                           .last = kLast,
+                                           .load = StepDirectory(directory),
+                                           .make_device = devices});
+  EXPECT_EQ(resumed.losses, AfterSave(straight.losses));
+  EXPECT_EQ(resumed.gradient_norms, AfterSave(straight.gradient_norms));
+  EXPECT_TRUE(resumed.state == straight.state) << "weights or moments differ";
+}
+
+// What `from` saves, `to` holds to the last bit, and trains on as `from` would have.
+void ExpectGoesOn(const DeviceMaker& from, const DeviceMaker& to) {
+  const JobSpec job = OnLayout(TinyJob(), {});
+  const TemporaryDirectory directory;
+  const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = from});
+  const RunRecord saved =
+      RunSteps(job, {.last = kSaved, .save = directory.path(), .make_device = from});
+  const std::string step = StepDirectory(directory);
+  const RunRecord loaded =
+      RunSteps(job, {.first = kSaved + 1, .last = kSaved, .load = step, .make_device = to});
+  EXPECT_TRUE(loaded.state == saved.state) << "weights or moments differ";
+  const RunRecord resumed =
+      RunSteps(job, {.first = kSaved + 1, .last = kLast, .load = step, .make_device = to});
+  EXPECT_LE(LargestRelative(resumed.losses, AfterSave(straight.losses)), kLossLimit);
+  EXPECT_LE(LargestRelative(resumed.gradient_norms, AfterSave(straight.gradient_norms)),
+            kNormLimit);
+}
+
+TEST(DeviceTraining, GoesOnFromACheckpointOfTheCpu) { ExpectGoesOn(CpuDevices(), TestedDevices()); }
+
+TEST(DeviceTraining, GoesOnOnTheCpuFromACheckpointOfItsOwn) {
+  ExpectGoesOn(TestedDevices(), CpuDevices());
+}
+
+}  // namespace
+}  // namespace twinstream::testing
