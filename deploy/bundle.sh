@@ -12,7 +12,7 @@ programs=(twinstream tests/cuda_device_test tests/train_benchmark tests/ops_benc
 system=/usr/lib/$(gcc -print-multiarch)
 plugins=lib/openmpi3 pmix=lib/pmix2
 
-cmake --preset release >/dev/null
+[[ -f build/CMakeCache.txt ]] || cmake --preset release
 if ! grep -q '^CMAKE_CUDA_ARCHITECTURES:' build/CMakeCache.txt; then
   echo "bundle.sh: this build has no CUDA backend; install nvcc, cuBLASLt and NCCL, or set CUDA_HOME" >&2
   exit 1
