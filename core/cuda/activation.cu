@@ -1,7 +1,5 @@
 // SwiGLU on a CUDA device: one pass over memory, one block per row. Floors, per element of `out`:
 // forward 3 SizeOf(T) bytes, backward 5 SizeOf(T).
-#include <algorithm>
-
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"

@@ -1,6 +1,7 @@
 // What the kernels of attention share: the arguments of a launch, made of one call of an operation.
-// Two families: on tensor cores, of bf16 operands (attention_forward.cu, attention_backward.cu),
-// and by float32 arithmetic, of all others (attention_float.cu); attention.cu chooses.
+// Two families: on tensor cores, of bf16 operands (attention_forward.cu,
+// attention_query_gradient.cu, attention_key_gradient.cu), and by float32 arithmetic, of all others
+// (attention_float.cu); attention.cu chooses.
 //   S = q k' / sqrt(D)   P = softmax(S)   O = P v
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)

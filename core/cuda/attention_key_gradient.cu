@@ -54,8 +54,8 @@ __device__ float StatisticOf(const AttentionArguments& a, int head, int first_qu
   return query < a.query_end ? a.Delta(head, query) : 0;
 }
 
-// Of keys in rows and queries in columns: scores become probabilities. key, query: of row and
-// column 0. Where the query does not see the key, 0. log2_lse: of each query.
+// Of keys in rows and queries in columns, from first_key and first_query on: scores become
+// probabilities, 0 where the query does not see the key. log2_lse: of each query.
 template <int kRowTiles, int kQueryTiles>
 __device__ void Probabilities(const AttentionArguments& a, int first_key, int first_query,
                               const float* log2_lse, Sums<kRowTiles, kQueryTiles>& scores) {

@@ -5,7 +5,6 @@
 // Floor of both: 10 D FLOPs of tensor cores for every score that the mask leaves; the second
 // computation of scores and their gradients makes it 14 D, 6 D of them here.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "core/cuda/attention.h"

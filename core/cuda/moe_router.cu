@@ -2,7 +2,6 @@
 // A routed row's place follows from counts of earlier tokens alone, so that no order of threads
 // shows: parts of the tokens are counted, the counts summed over earlier parts, the rows placed.
 #include <algorithm>
-#include <cmath>
 
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"

@@ -2,7 +2,7 @@
 // the write of the block before, in one pass. Floor: 5 rows read and 3 written (dx, dy, dh, x, y;
 // dx, dy, d_o), 6 with an output norm (o), of one stream 3 and 2, at the bandwidth of memory.
 // Gradients of weights: a block sums those of its rows in shared memory, one row after the other;
-// a second kernel adds the blocks' sums, in their order. Weights come from the caches.
+// a second kernel adds the blocks' sums, in a fixed order. Weights come from the caches.
 #include <algorithm>
 #include <bit>
 

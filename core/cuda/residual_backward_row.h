@@ -79,7 +79,7 @@ class BackwardRow {
   __device__ void ThroughInputNorm() {
     input_scale_ = Scale(kScaleInput);
     float sum[1] = {0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> u = StreamSum(at), dh = dh_[at], weight = Weight(site_.input_weight, at);
       Pack<T> dweight;
       for (int j = 0; j < kPack<T>; ++j) {
@@ -96,7 +96,7 @@ class BackwardRow {
   // du_, and what the norms of x and y need of it.
   __device__ void ThroughSum() {
     float sums[2] = {0, 0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> x_weight = Weight(site_.x_weight, at), y_weight = Weight(site_.y_weight, at);
       const Pack<T> x = x_[at], y = y_[at], dx = dx_[at], du = Du(at);
       Pack<T> dx_weight, dy_weight;
@@ -119,7 +119,7 @@ class BackwardRow {
 
   // dx, dy and dp: in d_o, or in du_ for the output norm.
   __device__ void ThroughWrite() {
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> x_weight = Weight(site_.x_weight, at), y_weight = Weight(site_.y_weight, at);
       const Pack<T> x = x_[at], y = y_[at];
       Pack<T> dx = dx_[at], dy = dy_[at], du = du_[at];
@@ -147,7 +147,7 @@ class BackwardRow {
     const Row<T, kColumns> o_row(At(site_.o), site_.C);
     const float scale = Scale(kScaleOutput);
     float sum[1] = {0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> o = o_row[at], dp = du_[at], weight = Weight(site_.output_weight, at);
       Pack<T> dweight;
       for (int j = 0; j < kPack<T>; ++j) {
@@ -159,7 +159,7 @@ class BackwardRow {
     });
     sums_.Add(sum);
     const float o_part = Part(scale, sum[0]);
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> o = o_row[at], weight = Weight(site_.output_weight, at);
       Pack<T> d_o = du_[at];
       for (int j = 0; j < kPack<T>; ++j) {

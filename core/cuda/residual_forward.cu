@@ -12,7 +12,7 @@ namespace twinstream {
 namespace {
 
 using gpu::BlockSums;
-using gpu::ForEachPack;
+using gpu::ForEachPackOfRow;
 using gpu::Pack;
 using gpu::PackPlace;
 using gpu::Row;
@@ -65,7 +65,7 @@ class ForwardRow {
     const float o_scale = site_.output_weight == nullptr ? 1.0F : OutputScale(o);
     const float x_scale = site_.scales_before == nullptr ? 1.0F : site_.scales_before[n_];
     Row<T, kColumns> x_after, y_after;
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> x_weight = Weight(site_.x_weight_before, at);
       const Pack<T> o_weight = Weight(site_.output_weight, at);
       Pack<T> x = x_[at], y = y_[at], p = o[at];
@@ -89,7 +89,7 @@ class ForwardRow {
     const float y_scale = site_.y_part * scales[1];
     TemporaryRow<T, kColumns> u(site_.temporaries + blockIdx.x * site_.temporary_width);
     float squares[1] = {0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> x = x_[at], y = y_[at];
       const Pack<T> x_weight = Weight(site_.x_weight, at), y_weight = Weight(site_.y_weight, at);
       Pack<T> sum;
@@ -105,7 +105,7 @@ class ForwardRow {
       sums_.Add(squares);
       u_scale = Scale(kScaleInput, squares[0]);
     }
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> weight = Weight(site_.input_weight, at);
       Pack<T> h = u[at];
       for (int j = 0; j < gpu::kPack<T>; ++j) h.values[j] *= u_scale * weight.values[j];
@@ -132,7 +132,7 @@ class ForwardRow {
 
   __device__ float OutputScale(const Row<T, kColumns>& o) {
     float squares[1] = {0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> pack = o[at];
       for (float v : pack.values) squares[0] += v * v;
     });
@@ -143,7 +143,7 @@ class ForwardRow {
   // scales <- those of x and y where they are normalised.
   __device__ void StreamScales(float (&scales)[2]) {
     float squares[2] = {0, 0};
-    ForEachPack<T, kColumns>(site_.C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(site_.C, [&](PackPlace at) {
       const Pack<T> x = x_[at], y = y_[at];
       for (float v : x.values) squares[0] += v * v;
       for (float v : y.values) squares[1] += v * v;

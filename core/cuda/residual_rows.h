@@ -29,7 +29,7 @@ struct PackPlace {
 
 // f(place) for each pack of this thread in a row of C columns.
 template <class T, int kColumns, class F>
-__device__ void ForEachPack(int C, F f) {
+__device__ void ForEachPackOfRow(int C, F f) {
   const int first = static_cast<int>(threadIdx.x) * kPack<T>;
   const int stride = static_cast<int>(blockDim.x) * kPack<T>;
   if constexpr (kColumns > 0) {
@@ -101,7 +101,7 @@ class Row {
   // row: [C], or null: zeros.
   __device__ Row(const T* row, int C) {
     if (row == nullptr) return;
-    ForEachPack<T, kColumns>(C, [&](PackPlace at) {
+    ForEachPackOfRow<T, kColumns>(C, [&](PackPlace at) {
       packs_[at.i] = LoadStreaming(reinterpret_cast<const uint4*>(row + at.begin));
     });
   }
