@@ -80,12 +80,10 @@ AttentionArguments RectangleOf(const AttentionShape& shape, const AttentionRecta
 
 // Absent tensors are aligned.
 bool FitsTensorCores(const AttentionArguments& a) {
-  const auto aligned = [](const Activations& x) {
-    return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-  };
   return a.q.bf16 && a.k.bf16 && a.v.bf16 && (a.dout.data == nullptr || a.dout.bf16) &&
-         a.D % 8 == 0 && a.D <= 256 && aligned(a.q) && aligned(a.k) && aligned(a.v) &&
-         aligned(a.out) && aligned(a.dout) && aligned(a.dq) && aligned(a.dk) && aligned(a.dv);
+         a.D % 8 == 0 && a.D <= 256 &&
+         gpu::Aligned(a.q.data, a.k.data, a.v.data, a.out.data, a.dout.data, a.dq.data, a.dk.data,
+                      a.dv.data);
 }
 
 void Forward(const AttentionArguments& arguments, int64_t batch, gpu::Stream stream) {

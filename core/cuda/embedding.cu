@@ -248,12 +248,10 @@ void CudaOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64
                                               .shared_bytes = kChunk * sizeof(int)},
                                              stream_);
   WithActivationType(dout.dtype(), [&]<class T>(std::type_identity<T>) {
-    constexpr int kWidth = gpu::kPack<float>;
-    if (dout.dim(1) % kWidth == 0 && gpu::Aligned(dtable.data(), dout.data())) {
-      AddRuns<kWidth, T>(dtable, dout, entries, stream_);
-    } else {
-      AddRuns<1, T>(dtable, dout, entries, stream_);
-    }
+    gpu::WithWidth<gpu::kPack<float>>(dout.dim(1), gpu::Aligned(dtable.data(), dout.data()),
+                                      [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+                                        AddRuns<kWidth, T>(dtable, dout, entries, stream_);
+                                      });
   });
 }
 

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
 #include <type_traits>
 
 #include "core/bfloat16.h"
@@ -127,14 +126,12 @@ __device__ void ForEachPack(Share share, int64_t elements, bool aligned, F f) {
   }
 }
 
-// f(std::integral_constant<int, kWidth>()) for the elements that a thread may take at a time of
-// rows of so many columns: 8 where every row of `matrices` can be cut into packs, else 1.
-template <class F>
-void WithWidth(int64_t columns, std::initializer_list<const void*> matrices, F f) {
-  bool packs = columns % 8 == 0;
-  for (const void* data : matrices) packs = packs && reinterpret_cast<uintptr_t>(data) % 16 == 0;
-  if (packs) {
-    f(std::integral_constant<int, 8>());
+// f(std::integral_constant<int, width>()) for the elements that a thread may take at a time of rows
+// of so many columns: kWidth where all matrices are `aligned` and every row is whole packs, else 1.
+template <int kWidth = 8, class F>
+void WithWidth(int64_t columns, bool aligned, F f) {
+  if (aligned && columns % kWidth == 0) {
+    f(std::integral_constant<int, kWidth>());
   } else {
     f(std::integral_constant<int, 1>());
   }

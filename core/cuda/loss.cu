@@ -117,14 +117,15 @@ void CudaOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
         "statistics %s, targets %s of logits %s", statistics.shape(), targets.shape(),
         logits.shape());
   if (N == 0) return;
-  gpu::WithWidth(columns, {logits.data()}, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
-    Launch("LogitStatistics", StatisticsKernel<kWidth>,
-           {.blocks = static_cast<unsigned>(N),
-            .threads = kThreads,
-            .shared_bytes = 2 * kWarps * int64_t{sizeof(float)}},
-           stream_, statistics.As<float>(), logits.As<float>(), targets.As<int32_t>(), columns,
-           begin);
-  });
+  gpu::WithWidth(columns, gpu::Aligned(logits.data()),
+                 [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+                   Launch("LogitStatistics", StatisticsKernel<kWidth>,
+                          {.blocks = static_cast<unsigned>(N),
+                           .threads = kThreads,
+                           .shared_bytes = 2 * kWarps * int64_t{sizeof(float)}},
+                          stream_, statistics.As<float>(), logits.As<float>(),
+                          targets.As<int32_t>(), columns, begin);
+                 });
 }
 
 void CudaOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tensor targets) const {
@@ -149,7 +150,7 @@ void CudaOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tens
         lse.shape(), logits.shape());
   if (logits.elements() == 0) return;
   WithActivationType(gradient.dtype(), [&]<class T>(std::type_identity<T>) {
-    gpu::WithWidth(columns, {gradient.data(), logits.data()},
+    gpu::WithWidth(columns, gpu::Aligned(gradient.data(), logits.data()),
                    [&]<int kWidth>(std::integral_constant<int, kWidth>) {
                      Launch("LogitGradient", GradientKernel<kWidth, T>,
                             {.blocks = static_cast<unsigned>(N), .threads = kThreads}, stream_,

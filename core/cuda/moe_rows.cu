@@ -80,7 +80,7 @@ void CudaOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) 
         weights.shape());
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
-    gpu::WithWidth(C, {out.data(), in.data()},
+    gpu::WithWidth(C, gpu::Aligned(out.data(), in.data()),
                    [&]<int kWidth>(std::integral_constant<int, kWidth>) {
                      Launch("GatherRows", GatherKernel<kWidth, T>, BlockPerRow(R, C, kWidth),
                             stream_, out.As<T>(), in.As<T>(), choices.As<int32_t>(),
@@ -97,7 +97,7 @@ void CudaOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) co
         weights.shape());
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
-    gpu::WithWidth(C, {out.data(), in.data()},
+    gpu::WithWidth(C, gpu::Aligned(out.data(), in.data()),
                    [&]<int kWidth>(std::integral_constant<int, kWidth>) {
                      Launch("CombineRows", CombineKernel<kWidth, T>, BlockPerRow(N, C, kWidth),
                             stream_, out.As<T>(), in.As<T>(), rows.As<int32_t>(),
@@ -112,12 +112,13 @@ void CudaOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
         a.shape(), b.shape());
   if (R == 0) return;
   WithActivationType(a.dtype(), [&]<class T>(std::type_identity<T>) {
-    gpu::WithWidth(C, {a.data(), b.data()}, [&]<int kWidth>(std::integral_constant<int, kWidth>) {
-      Launch("RowProducts", ProductsKernel<kWidth, T>,
-             {.blocks = static_cast<unsigned>((R + kRowsOfBlock - 1) / kRowsOfBlock),
-              .threads = kThreads},
-             stream_, out.As<float>(), a.As<T>(), b.As<T>(), R, C);
-    });
+    gpu::WithWidth(C, gpu::Aligned(a.data(), b.data()),
+                   [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+                     Launch("RowProducts", ProductsKernel<kWidth, T>,
+                            {.blocks = static_cast<unsigned>((R + kRowsOfBlock - 1) / kRowsOfBlock),
+                             .threads = kThreads},
+                            stream_, out.As<float>(), a.As<T>(), b.As<T>(), R, C);
+                   });
   });
 }
 

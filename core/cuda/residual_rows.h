@@ -208,9 +208,8 @@ constexpr int MaxRowThreads(int columns) { return columns == 16 ? 512 : 256; }
 template <class T>
 RowSharing ShareRows(int64_t C, std::initializer_list<Tensor> tensors) {
   const bool aligned =
-      C % kPack<T> == 0 && std::all_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
-        return reinterpret_cast<uintptr_t>(tensor.data()) % 16 == 0;
-      });
+      C % kPack<T> == 0 && std::all_of(tensors.begin(), tensors.end(),
+                                       [](const Tensor& tensor) { return Aligned(tensor.data()); });
   const auto fits = [&](int columns) {
     return aligned && C <= int64_t{columns} * MaxRowThreads(columns);
   };
