@@ -27,14 +27,13 @@ struct SharedRows {
     return static_cast<int64_t>(sizeof(float)) *
            (kTileRows * kTileStride + kWarps * (2 * kTileRows + rows_of_a_warp * D));
   }
-  __device__ static int Warp() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
   __device__ float* Tile() const { return SharedMemory<float>(); }
   __device__ float* Weights(int which) const {
-    return Tile() + kTileRows * kTileStride + (which * kWarps + Warp()) * kTileRows;
+    return Tile() + kTileRows * kTileStride + (which * kWarps + ThisWarp()) * kTileRows;
   }
   __device__ float* Row(int which) const {
     return Tile() + kTileRows * kTileStride + 2 * kWarps * kTileRows +
-           (int64_t{which} * kWarps + Warp()) * D;
+           (int64_t{which} * kWarps + ThisWarp()) * D;
   }
 };
 
@@ -53,13 +52,11 @@ struct AnyRows {
   __device__ float At(int row, int column) const { return x.Load(first + row * stride + column); }
 };
 
-__device__ int ThisLane() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
-
 // Of the whole block: rows [begin, begin + 32) below `end` of some columns, zeros elsewhere.
 __device__ void FillTile(const AnyRows& rows, int begin, int end, int first_column, int D,
                          float* tile) {
   SyncBlock();  // the tile before is done with
-  for (int i = static_cast<int>(threadIdx.x); i < kTileRows * kTileColumns; i += kThreads) {
+  for (int i = ThisThread(); i < kTileRows * kTileColumns; i += kThreads) {
     const int row = begin + i / kTileColumns, column = first_column + i % kTileColumns;
     tile[i / kTileColumns * kTileStride + i % kTileColumns] =
         row < end && column < D ? rows.At(row, column) : 0;
@@ -107,7 +104,7 @@ struct OwnRow {
 
   __device__ static OwnRow Of(int begin, int end, int block) {
     const int first = begin + block * kWarps, last = std::min(end, first + kWarps) - 1;
-    const int row = first + SharedRows::Warp();
+    const int row = first + ThisWarp();
     return {std::min(row, last), last, row <= last};
   }
 };
@@ -128,10 +125,8 @@ __device__ void WriteRow(const AnyRows& rows, int row, int D, const float* from,
   }
 }
 
-__device__ int BlocksFor(int begin, int end) { return (end - begin + kWarps - 1) / kWarps; }
-
 __global__ void __launch_bounds__(kThreads) FloatForwardKernel(AttentionArguments a) {
-  const int blocks = BlocksFor(a.query_begin, a.query_end);
+  const int blocks = CeilingOfQuotient(a.query_end - a.query_begin, kWarps);
   const int head = static_cast<int>(blockIdx.x) / blocks;
   const auto own = OwnRow::Of(a.query_begin, a.query_end, static_cast<int>(blockIdx.x) % blocks);
   const SharedRows shared{a.D};
@@ -166,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) FloatForwardKernel(AttentionArgument
 }
 
 __global__ void __launch_bounds__(kThreads) FloatQueryGradientKernel(AttentionArguments a) {
-  const int blocks = BlocksFor(a.query_begin, a.query_end);
+  const int blocks = CeilingOfQuotient(a.query_end - a.query_begin, kWarps);
   const int head = a.first_key_head * a.group + static_cast<int>(blockIdx.x) / blocks;
   const auto own = OwnRow::Of(a.query_begin, a.query_end, static_cast<int>(blockIdx.x) % blocks);
   const SharedRows shared{a.D};
@@ -199,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) FloatQueryGradientKernel(AttentionAr
 }
 
 __global__ void __launch_bounds__(kThreads) FloatKeyGradientKernel(AttentionArguments a) {
-  const int blocks = BlocksFor(a.key_begin, a.key_end);
+  const int blocks = CeilingOfQuotient(a.key_end - a.key_begin, kWarps);
   const int key_head = a.first_key_head + static_cast<int>(blockIdx.x) / blocks;
   const int block = static_cast<int>(blockIdx.x) % blocks;
   const auto own = OwnRow::Of(a.key_begin, a.key_end, block);
@@ -234,7 +229,7 @@ __global__ void __launch_bounds__(kThreads) FloatKeyGradientKernel(AttentionArgu
 }
 
 LaunchShape ShapeOf(int64_t rows, int64_t heads, int64_t shared_bytes) {
-  return {.blocks = static_cast<unsigned>((rows + kWarps - 1) / kWarps * heads),
+  return {.blocks = static_cast<unsigned>(CeilingOfQuotient(rows, kWarps) * heads),
           .threads = kThreads,
           .shared_bytes = shared_bytes};
 }

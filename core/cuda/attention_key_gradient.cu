@@ -35,7 +35,7 @@ struct QuerySteps {
   template <int kQueries>
   __device__ static QuerySteps Of(const AttentionArguments& a, int key_head, int first_key) {
     const int first_query = a.form == ScoreForm::kTriangle ? first_key : a.query_begin;
-    const int tiles = (a.query_end - first_query + kQueries - 1) / kQueries;
+    const int tiles = CeilingOfQuotient(a.query_end - first_query, kQueries);
     return {key_head * a.group, first_query, tiles, a.group * tiles};
   }
   __device__ int Head(int step) const { return first_head + step / tiles; }

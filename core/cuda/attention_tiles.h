@@ -12,10 +12,6 @@
 
 namespace twinstream::gpu {
 
-__device__ inline int ThisThread() { return static_cast<int>(threadIdx.x); }
-__device__ inline int ThisLane() { return ThisThread() % kWarpLanes; }
-__device__ inline int ThisWarp() { return ThisThread() / kWarpLanes; }
-
 // Rows of kD bf16 in shared memory, kD a multiple of 64. The chunks of 16 bytes in each 128 bytes
 // of a row are permuted by the row, so that those of eight neighbouring rows lie in different
 // banks.

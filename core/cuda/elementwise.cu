@@ -72,7 +72,7 @@ __global__ void PartialSumsOfSquaresKernel(double* partials, const float* values
 // sum = the sum of `count` partials; one block.
 __global__ void SumPartialsKernel(double* sum, const double* partials, int count) {
   double total = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < count; i += kSumThreads) total += partials[i];
+  for (int i = gpu::ThisThread(); i < count; i += kSumThreads) total += partials[i];
   total = gpu::BlockSum(total, gpu::SharedMemory<double>());
   if (threadIdx.x == 0) *sum = total;
 }
@@ -115,8 +115,8 @@ void CudaOps::Zero(Tensor out) const {
 void CudaOps::SumOfSquares(Tensor sum, Tensor values) const {
   constexpr int64_t kElements = int64_t{kSumThreads} * gpu::kPack<float> * 4;  // of a block
   const int64_t elements = values.elements();
-  const auto blocks =
-      static_cast<int>(std::clamp<int64_t>((elements + kElements - 1) / kElements, 1, kSumBlocks));
+  const auto blocks = static_cast<int>(
+      std::clamp<int64_t>(gpu::CeilingOfQuotient(elements, kElements), 1, kSumBlocks));
   auto* const partials = workspace_.As<double>(blocks);
   Launch("SumOfSquares", PartialSumsOfSquaresKernel,
          {.blocks = static_cast<unsigned>(blocks),

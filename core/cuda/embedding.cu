@@ -16,6 +16,7 @@
 namespace twinstream {
 namespace {
 
+using gpu::CeilingOfQuotient;
 using gpu::Launch;
 using gpu::LoadValues;
 using gpu::StoreValues;
@@ -76,7 +77,7 @@ __global__ void CountDigitsKernel(int* counts, int* ranks, const Entry* entries,
   for (int other = 0; other < kChunk; ++other) {
     const int same = digits[other] == digit ? 1 : 0;
     all += same;
-    before += other < static_cast<int>(threadIdx.x) ? same : 0;
+    before += other < gpu::ThisThread() ? same : 0;
   }
   if (i >= N) return;
   ranks[i] = before;
@@ -89,21 +90,15 @@ constexpr int kScanThreads = 1024;
 
 __global__ void SumCountsBeforeKernel(int* counts, int64_t count) {
   int* const warp_totals = gpu::SharedMemory<int>();
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % gpu::kWarpLanes, warp = thread / gpu::kWarpLanes;
-  const int64_t part = (count + kScanThreads - 1) / kScanThreads;
-  const int64_t begin = thread * part, end = begin + part < count ? begin + part : count;
+  const int64_t part = CeilingOfQuotient(count, kScanThreads);
+  const int64_t begin = gpu::ThisThread() * part, end = begin + part < count ? begin + part : count;
   int total = 0;
   for (int64_t i = begin; i < end; ++i) total += counts[i];
-  int up_to = total;  // of the lanes up to this one
-  for (int distance = 1; distance < gpu::kWarpLanes; distance *= 2) {
-    const int other = gpu::Shuffle(up_to, lane < distance ? lane : lane - distance);
-    if (lane >= distance) up_to += other;
-  }
-  if (lane == gpu::kWarpLanes - 1) warp_totals[warp] = up_to;
+  const int up_to = gpu::WarpPrefixSum(total);  // of the lanes up to this one
+  if (gpu::ThisLane() == gpu::kWarpLanes - 1) warp_totals[gpu::ThisWarp()] = up_to;
   gpu::SyncBlock();
   int before = up_to - total;
-  for (int w = 0; w < warp; ++w) before += warp_totals[w];
+  for (int warp = 0; warp < gpu::ThisWarp(); ++warp) before += warp_totals[warp];
   for (int64_t i = begin; i < end; ++i) {
     const int value = counts[i];
     counts[i] = before;
@@ -152,7 +147,7 @@ __global__ void AddRunsKernel(float* dtable, const T* dout, const Entry* entries
   float* const to = dtable + row * C + column;
   float sum[kWidth];
   LoadValues(sum, to);
-  const int lane = static_cast<int>(threadIdx.x) % gpu::kWarpLanes;
+  const int lane = gpu::ThisLane();
   int run = gpu::kWarpLanes;  // of the entries that the warp looks at, the row's
   for (int64_t at = first; run == gpu::kWarpLanes; at += gpu::kWarpLanes) {
     const Entry entry = at + lane < N ? entries[at + lane] : Entry{table_rows, 0};
@@ -217,7 +212,7 @@ void AddRuns(Tensor dtable, Tensor dout, const Entry* entries, gpu::Stream strea
   constexpr int64_t kColumns = kAddThreads * kWidth;  // of a block
   Launch(
       "EmbeddingBackward", AddRunsKernel<kWidth, T>,
-      {.blocks = {static_cast<unsigned>(N), static_cast<unsigned>((C + kColumns - 1) / kColumns)},
+      {.blocks = {static_cast<unsigned>(N), static_cast<unsigned>(CeilingOfQuotient(C, kColumns))},
        .threads = kAddThreads},
       stream, dtable.As<float>(), dout.As<T>(), entries, N, C, static_cast<int32_t>(dtable.dim(0)));
 }
@@ -240,7 +235,7 @@ void CudaOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t 
 void CudaOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const {
   CheckShapes(dout, tokens, dtable);
   if (dout.elements() == 0 || dtable.elements() == 0) return;
-  const int64_t N = tokens.elements(), chunks = (N + kChunk - 1) / kChunk;
+  const int64_t N = tokens.elements(), chunks = CeilingOfQuotient(N, kChunk);
   const Entry* const entries = SortedEntries(SortMemoryIn(workspace_, N, chunks), tokens, begin,
                                              static_cast<int32_t>(dtable.dim(0)),
                                              {.blocks = static_cast<unsigned>(chunks),

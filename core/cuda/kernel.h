@@ -1,5 +1,5 @@
-// What kernels share: accesses of 16 bytes, the split of an array over threads, sums over warps and
-// blocks. Reductions have a fixed order.
+// What kernels share: accesses of 16 bytes, the split of an array over threads, reductions over
+// lanes, warps and blocks, each in a fixed order.
 #pragma once
 
 #include <algorithm>
@@ -93,6 +93,17 @@ __host__ __device__ bool Aligned(const T*... pointers) {
   return ((reinterpret_cast<uintptr_t>(pointers) % 16 == 0) && ...);
 }
 
+template <class Integer>
+__host__ __device__ constexpr Integer CeilingOfQuotient(Integer dividend,
+                                                        std::type_identity_t<Integer> divisor) {
+  return (dividend + divisor - 1) / divisor;
+}
+
+// In a block of one dimension: this thread's number, its lane in its warp, its warp's number.
+__device__ inline int ThisThread() { return static_cast<int>(threadIdx.x); }
+__device__ inline int ThisLane() { return ThisThread() % kWarpLanes; }
+__device__ inline int ThisWarp() { return ThisThread() / kWarpLanes; }
+
 // Every stride-th item from `first` on: what one thread takes of them all.
 struct Share {
   int64_t first, stride;
@@ -106,7 +117,7 @@ __device__ inline Share ShareOfGrid() {
 inline LaunchShape ShapeFor(int64_t items, int multiprocessors) {
   constexpr int kThreads = 256;
   return {.blocks = static_cast<unsigned>(
-              std::min<int64_t>((items + kThreads - 1) / kThreads, int64_t{multiprocessors} * 32)),
+              std::min(CeilingOfQuotient(items, kThreads), int64_t{multiprocessors} * 32)),
           .threads = kThreads};
 }
 
@@ -137,38 +148,52 @@ void WithWidth(int64_t columns, bool aligned, F f) {
   }
 }
 
-template <class Number>
-__device__ Number WarpSum(Number value) {
-  for (int mask = kWarpLanes / 2; mask > 0; mask /= 2) value += ShuffleXor(value, mask);
+// f over the values of kLanes neighbouring lanes, a power of two, for all of them.
+template <int kLanes, class Number, class F>
+__device__ Number ReduceLanes(Number value, F f) {
+  for (int mask = kLanes / 2; mask > 0; mask /= 2) value = f(value, ShuffleXor(value, mask));
   return value;
 }
+template <int kLanes, class Number>
+__device__ Number LaneSum(Number value) {
+  return ReduceLanes<kLanes>(value, [](Number a, Number b) { return a + b; });
+}
+template <class Number>
+__device__ Number WarpSum(Number value) {
+  return LaneSum<kWarpLanes>(value);
+}
 __device__ inline float WarpMax(float value) {
-  for (int mask = kWarpLanes / 2; mask > 0; mask /= 2)
-    value = fmaxf(value, ShuffleXor(value, mask));
+  return ReduceLanes<kWarpLanes>(value, [](float a, float b) { return fmaxf(a, b); });
+}
+
+// Of the values of this lane and those below.
+__device__ inline int WarpPrefixSum(int value) {
+  for (int distance = 1; distance < kWarpLanes; distance *= 2) {
+    const int lower = Shuffle(value, (ThisLane() - distance) & (kWarpLanes - 1));
+    if (ThisLane() >= distance) value += lower;
+  }
   return value;
 }
 
-// Of all threads of a block of whole warps, for all of them. sums: shared, one per warp; free again
-// after the next barrier.
+// f over the values of all threads of a block of whole warps, for all of them. of_warps: shared,
+// one per warp; free again after the next barrier.
+template <class Number, class F>
+__device__ Number ReduceBlock(Number value, Number* of_warps, F f) {
+  value = ReduceLanes<kWarpLanes>(value, f);
+  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
+  if (ThisLane() == 0) of_warps[ThisWarp()] = value;
+  SyncBlock();
+  Number result = of_warps[0];
+  for (int warp = 1; warp < warps; ++warp) result = f(result, of_warps[warp]);
+  return result;
+}
 template <class Number>
 __device__ Number BlockSum(Number value, Number* sums) {
-  value = WarpSum(value);
-  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
-  if (threadIdx.x % kWarpLanes == 0) sums[threadIdx.x / kWarpLanes] = value;
-  SyncBlock();
-  Number total = 0;
-  for (int warp = 0; warp < warps; ++warp) total += sums[warp];
-  return total;
+  return ReduceBlock(value, sums, [](Number a, Number b) { return a + b; });
 }
-// Likewise; passes over NaN.
+// Passes over NaN.
 __device__ inline float BlockMax(float value, float* maxima) {
-  value = WarpMax(value);
-  const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
-  if (threadIdx.x % kWarpLanes == 0) maxima[threadIdx.x / kWarpLanes] = value;
-  SyncBlock();
-  float largest = maxima[0];
-  for (int warp = 1; warp < warps; ++warp) largest = fmaxf(largest, maxima[warp]);
-  return largest;
+  return ReduceBlock(value, maxima, [](float a, float b) { return fmaxf(a, b); });
 }
 
 }  // namespace twinstream::gpu

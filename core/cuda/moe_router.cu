@@ -9,7 +9,10 @@
 namespace twinstream {
 namespace {
 
+using gpu::CeilingOfQuotient;
 using gpu::Launch;
+using gpu::ThisLane;
+using gpu::ThisWarp;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / gpu::kWarpLanes;
@@ -30,9 +33,6 @@ struct Parts {
   int32_t* counts;  // [E, parts] tokens of each expert; then those of earlier parts
 };
 
-__device__ int Lane() { return static_cast<int>(threadIdx.x % gpu::kWarpLanes); }
-__device__ int Warp() { return static_cast<int>(threadIdx.x / gpu::kWarpLanes); }
-
 // Larger for the larger logit and, of equals, for the lower expert; the NaNs have places too.
 // Neither the least nor the largest number.
 __device__ uint64_t Preference(float logit, int64_t e) {
@@ -44,34 +44,19 @@ __device__ int32_t ExpertOf(uint64_t preference) {
   return static_cast<int32_t>(0x7FFFFFFFU - static_cast<uint32_t>(preference));
 }
 
-__device__ uint64_t WarpLargest(uint64_t value) {
-  for (int mask = gpu::kWarpLanes / 2; mask > 0; mask /= 2) {
-    value = std::max(value, gpu::ShuffleXor(value, mask));
-  }
-  return value;
-}
-
-// Of the values of this lane and those below.
-__device__ int32_t WarpPrefixSum(int32_t value) {
-  for (int distance = 1; distance < gpu::kWarpLanes; distance *= 2) {
-    const int32_t lower = gpu::Shuffle(value, (Lane() - distance) & (gpu::kWarpLanes - 1));
-    if (Lane() >= distance) value += lower;
-  }
-  return value;
-}
-
 // A warp chooses a token's experts, the likeliest first, and gives the largest logit.
 __device__ float ChooseExperts(const float* logits, int32_t* chosen, int64_t E, int64_t k) {
   uint64_t last = ~uint64_t{0};
   float largest = 0;
   for (int64_t j = 0; j < k; ++j) {
     uint64_t best = 0;
-    for (int64_t e = Lane(); e < E; e += gpu::kWarpLanes) {
+    for (int64_t e = ThisLane(); e < E; e += gpu::kWarpLanes) {
       const uint64_t preference = Preference(logits[e], e);
       if (preference < last) best = std::max(best, preference);
     }
-    last = WarpLargest(best);
-    if (Lane() == 0) chosen[j] = ExpertOf(last);
+    last = gpu::ReduceLanes<gpu::kWarpLanes>(best,
+                                             [](uint64_t a, uint64_t b) { return std::max(a, b); });
+    if (ThisLane() == 0) chosen[j] = ExpertOf(last);
     if (j == 0) largest = logits[ExpertOf(last)];
   }
   return largest;
@@ -82,18 +67,18 @@ __device__ void RouteToken(const Routing& t, int64_t n) {
   int32_t* const chosen = t.experts + n * t.k;
   const float largest = ChooseExperts(row, chosen, t.E, t.k);
   float sum = 0;
-  for (int64_t e = Lane(); e < t.E; e += gpu::kWarpLanes) sum += gpu::Exp(row[e] - largest);
+  for (int64_t e = ThisLane(); e < t.E; e += gpu::kWarpLanes) sum += gpu::Exp(row[e] - largest);
   sum = gpu::WarpSum(sum);
   const float scale = 1 / sum;
   gpu::SyncWarp();  // all lanes have read the largest logit
-  for (int64_t e = Lane(); e < t.E; e += gpu::kWarpLanes) {
+  for (int64_t e = ThisLane(); e < t.E; e += gpu::kWarpLanes) {
     row[e] = gpu::Exp(row[e] - largest) * scale;
   }
   gpu::SyncWarp();
-  for (int64_t j = Lane(); j < t.k; j += gpu::kWarpLanes) {
+  for (int64_t j = ThisLane(); j < t.k; j += gpu::kWarpLanes) {
     t.weights[n * t.k + j] = row[chosen[j]];
   }
-  if (Lane() == 0) t.lse[n] = largest + gpu::Log(sum);
+  if (ThisLane() == 0) t.lse[n] = largest + gpu::Log(sum);
 }
 
 // A part's tokens of expert e, and the sum of their probabilities of it; e = E: of lse^2.
@@ -114,7 +99,7 @@ __device__ void SumPart(const Routing& t, const Parts& p, int64_t begin, int64_t
 // while its warp goes over it).
 __global__ void __launch_bounds__(kThreads) RouteKernel(Routing t, Parts p) {
   const int64_t begin = blockIdx.x * p.tokens, end = std::min(t.N, begin + p.tokens);
-  for (int64_t n = begin + Warp(); n < end; n += kWarps) RouteToken(t, n);
+  for (int64_t n = begin + ThisWarp(); n < end; n += kWarps) RouteToken(t, n);
   gpu::SyncBlock();
   for (int64_t e = threadIdx.x; e <= t.E; e += kThreads) SumPart(t, p, begin, end, e);
 }
@@ -123,21 +108,21 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(Routing t, Parts p) {
 __global__ void SumPartsKernel(Routing t, Parts p) {
   const int64_t e = blockIdx.x;
   double sum = 0;
-  for (int64_t part = Lane(); part < p.parts; part += gpu::kWarpLanes) {
+  for (int64_t part = ThisLane(); part < p.parts; part += gpu::kWarpLanes) {
     sum += p.sums[e * p.parts + part];
   }
   sum = gpu::WarpSum(sum);
-  if (Lane() == 0) t.statistics[t.E + e] = sum;
+  if (ThisLane() == 0) t.statistics[t.E + e] = sum;
   if (e == t.E) return;
   int32_t before = 0;
   for (int64_t first = 0; first < p.parts; first += gpu::kWarpLanes) {
-    const int64_t part = first + Lane();
+    const int64_t part = first + ThisLane();
     const int32_t count = part < p.parts ? p.counts[e * p.parts + part] : 0;
-    const int32_t through = WarpPrefixSum(count);
+    const int32_t through = gpu::WarpPrefixSum(count);
     if (part < p.parts) p.counts[e * p.parts + part] = before + through - count;
     before += gpu::Shuffle(through, gpu::kWarpLanes - 1);
   }
-  if (Lane() != 0) return;
+  if (ThisLane() != 0) return;
   t.counts[e] = before;
   t.statistics[e] = before;
 }
@@ -167,7 +152,7 @@ __global__ void PlaceKernel(Routing t, Parts p) {
 // sum n_e = N' k, by a warp.
 __device__ double ChosenOf(const double* statistics, int64_t E) {
   double chosen = 0;
-  for (int64_t e = Lane(); e < E; e += gpu::kWarpLanes) chosen += statistics[e];
+  for (int64_t e = ThisLane(); e < E; e += gpu::kWarpLanes) chosen += statistics[e];
   return gpu::WarpSum(chosen);
 }
 
@@ -181,20 +166,20 @@ __global__ void BackwardKernel(Routing t, const float* q, RouterLossScales scale
   const auto balance = static_cast<float>(static_cast<double>(scales.load_balance) *
                                           static_cast<double>(t.E) / (chosen * tokens));
   const auto z = static_cast<float>(static_cast<double>(scales.router_z) * 2 / tokens);
-  for (int64_t n = int64_t{blockIdx.x} * kWarps + Warp(); n < t.N;
+  for (int64_t n = int64_t{blockIdx.x} * kWarps + ThisWarp(); n < t.N;
        n += int64_t{gridDim.x} * kWarps) {
     float* const p = t.probabilities + n * t.E;
     float sum = 0;
-    for (int64_t e = Lane(); e < t.E; e += gpu::kWarpLanes) {
+    for (int64_t e = ThisLane(); e < t.E; e += gpu::kWarpLanes) {
       sum += p[e] * (balance * static_cast<float>(t.statistics[e]));
     }
-    for (int64_t j = Lane(); j < t.k; j += gpu::kWarpLanes) sum += q[t.rows[n * t.k + j]];
+    for (int64_t j = ThisLane(); j < t.k; j += gpu::kWarpLanes) sum += q[t.rows[n * t.k + j]];
     const float common = z * t.lse[n] - gpu::WarpSum(sum);
-    for (int64_t e = Lane(); e < t.E; e += gpu::kWarpLanes) {
+    for (int64_t e = ThisLane(); e < t.E; e += gpu::kWarpLanes) {
       p[e] *= balance * static_cast<float>(t.statistics[e]) + common;
     }
     gpu::SyncWarp();
-    for (int64_t j = Lane(); j < t.k; j += gpu::kWarpLanes) {
+    for (int64_t j = ThisLane(); j < t.k; j += gpu::kWarpLanes) {
       p[t.experts[n * t.k + j]] += q[t.rows[n * t.k + j]];
     }
   }
@@ -205,12 +190,12 @@ __global__ void LossesKernel(double* losses, double* loads, const double* statis
                              int64_t k) {
   const double chosen = ChosenOf(statistics, E);
   double overlap = 0;
-  for (int64_t e = Lane(); e < E; e += gpu::kWarpLanes) {
+  for (int64_t e = ThisLane(); e < E; e += gpu::kWarpLanes) {
     overlap += statistics[e] * statistics[E + e];
     loads[e] += statistics[e];
   }
   overlap = gpu::WarpSum(overlap);
-  if (Lane() != 0) return;
+  if (ThisLane() != 0) return;
   const double tokens = chosen / static_cast<double>(k);
   losses[0] += static_cast<double>(E) * overlap / (chosen * tokens);
   losses[1] += statistics[2 * E] / tokens;
@@ -238,8 +223,6 @@ Routing Checked(const RoutingTensors& t) {
           .E = E,
           .k = k};
 }
-
-int64_t CeilingOfQuotient(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 Parts CutTokens(int64_t N, int64_t E, const Workspace& workspace) {
   Parts p = {};

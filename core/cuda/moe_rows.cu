@@ -15,7 +15,7 @@ constexpr int kRowsOfBlock = kThreads / gpu::kWarpLanes;  // where a warp has a 
 
 // A block for every row, with no more warps than the row has work for.
 gpu::LaunchShape BlockPerRow(int64_t rows, int64_t columns, int width) {
-  const int64_t warps = (columns + width * gpu::kWarpLanes - 1) / (width * gpu::kWarpLanes);
+  const int64_t warps = gpu::CeilingOfQuotient(columns, width * gpu::kWarpLanes);
   return {.blocks = static_cast<unsigned>(rows),
           .threads = static_cast<unsigned>(std::min<int64_t>(kThreads, warps * gpu::kWarpLanes))};
 }
@@ -56,8 +56,8 @@ __global__ void CombineKernel(T* out, const T* in, const int32_t* rows, const fl
 // Floor: one read of both. A warp for every row.
 template <int kWidth, class T>
 __global__ void ProductsKernel(float* out, const T* a, const T* b, int64_t rows, int64_t columns) {
-  const int lane = static_cast<int>(threadIdx.x % gpu::kWarpLanes);
-  const int64_t r = int64_t{blockIdx.x} * kRowsOfBlock + threadIdx.x / gpu::kWarpLanes;
+  const int lane = gpu::ThisLane();
+  const int64_t r = int64_t{blockIdx.x} * kRowsOfBlock + gpu::ThisWarp();
   if (r >= rows) return;
   float sum = 0;
   for (int64_t c = lane * kWidth; c < columns; c += gpu::kWarpLanes * kWidth) {
@@ -112,13 +112,13 @@ void CudaOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
         a.shape(), b.shape());
   if (R == 0) return;
   WithActivationType(a.dtype(), [&]<class T>(std::type_identity<T>) {
-    gpu::WithWidth(C, gpu::Aligned(a.data(), b.data()),
-                   [&]<int kWidth>(std::integral_constant<int, kWidth>) {
-                     Launch("RowProducts", ProductsKernel<kWidth, T>,
-                            {.blocks = static_cast<unsigned>((R + kRowsOfBlock - 1) / kRowsOfBlock),
-                             .threads = kThreads},
-                            stream_, out.As<float>(), a.As<T>(), b.As<T>(), R, C);
-                   });
+    gpu::WithWidth(
+        C, gpu::Aligned(a.data(), b.data()), [&]<int kWidth>(std::integral_constant<int, kWidth>) {
+          Launch("RowProducts", ProductsKernel<kWidth, T>,
+                 {.blocks = static_cast<unsigned>(gpu::CeilingOfQuotient(R, kRowsOfBlock)),
+                  .threads = kThreads},
+                 stream_, out.As<float>(), a.As<T>(), b.As<T>(), R, C);
+        });
   });
 }
 

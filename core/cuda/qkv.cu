@@ -12,9 +12,13 @@
 namespace twinstream {
 namespace {
 
+using gpu::CeilingOfQuotient;
 using gpu::kWarpLanes;
 using gpu::LoadValues;
 using gpu::StoreValues;
+using gpu::ThisLane;
+using gpu::ThisThread;
+using gpu::ThisWarp;
 
 constexpr int kKinds = 3;                     // q, k, v: blockIdx.y
 constexpr int kWarps = 4;                     // of a block
@@ -64,11 +68,11 @@ struct Pairs {
 
 template <class Layout>
 __device__ int Group() {
-  return static_cast<int>(threadIdx.x) % kWarpLanes / Layout::kLanes;
+  return ThisLane() / Layout::kLanes;
 }
 template <class Layout>
 __device__ int ElementOf(int step) {
-  const int lane = static_cast<int>(threadIdx.x) % Layout::kLanes;
+  const int lane = ThisThread() % Layout::kLanes;
   return (step * Layout::kLanes + lane) * Layout::kWidth;
 }
 
@@ -109,13 +113,6 @@ __device__ void StorePairs(T* row, int D, const Pairs<Layout>& pairs) {
   }
 }
 
-// Over the lanes of a head, for all of them.
-template <class Layout>
-__device__ float HeadSum(float value) {
-  for (int mask = Layout::kLanes / 2; mask > 0; mask /= 2) value += gpu::ShuffleXor(value, mask);
-  return value;
-}
-
 enum class Turn { kForward, kBackward };
 
 // (first, second) <- (cos first - sin second, cos second + sin first); backward by the opposite
@@ -151,7 +148,7 @@ struct Token {
 template <class T, int kHeadDim>
 __global__ void ForwardKernel(Operands<T> operands, float eps) {
   using Layout = HeadLayout<T, kHeadDim>;
-  const int64_t n = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpLanes;
+  const int64_t n = int64_t{blockIdx.x} * kWarps + ThisWarp();
   if (n >= operands.rows) return;
   const int D = Layout::HeadDim(operands.head_dim);
   const Kind<T> kind = operands.kinds[blockIdx.y];
@@ -169,7 +166,8 @@ __global__ void ForwardKernel(Operands<T> operands, float eps) {
     if (kind.norm != nullptr) {
       float square = 0;
       ForEachPair<Layout>([&](float v) { square += v * v; }, x);
-      const float r = gpu::ReciprocalSqrt(HeadSum<Layout>(square) / static_cast<float>(D) + eps);
+      const float r =
+          gpu::ReciprocalSqrt(gpu::LaneSum<Layout::kLanes>(square) / static_cast<float>(D) + eps);
       if (has_head && ElementOf<Layout>(0) == 0) operands.scales[column_head] = r;
       ForEachPair<Layout>([&](float& v, float w) { v = v * r * w; }, x, weight);
     }
@@ -188,10 +186,9 @@ __device__ void StoreBlockSum(float* partial, int D, Pairs<Layout> sums) {
   };
   ForEachPair<Layout>(add_other_heads, sums);
   float* const warp_sums = gpu::SharedMemory<float>();  // [kWarps, D]
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  if (Group<Layout>() == 0) StorePairs(warp_sums + warp * D, D, sums);
+  if (Group<Layout>() == 0) StorePairs(warp_sums + ThisWarp() * D, D, sums);
   gpu::SyncBlock();
-  for (int j = static_cast<int>(threadIdx.x); j < D; j += kWarps * kWarpLanes) {
+  for (int j = ThisThread(); j < D; j += kWarps * kWarpLanes) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) sum += warp_sums[w * D + j];
     partial[j] = sum;
@@ -208,7 +205,7 @@ __global__ void BackwardKernel(Operands<T> operands, T* dqkv, float* partials) {
   const Kind<T> kind = operands.kinds[blockIdx.y];
   Pairs<Layout> rope = {}, weight = {}, dweight = {};
   if (kind.norm != nullptr) weight = LoadPairs<Layout>(kind.norm, D);
-  const int64_t first = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarpLanes;
+  const int64_t first = int64_t{blockIdx.x} * kWarps + ThisWarp();
   for (int64_t n = first; n < operands.rows; n += int64_t{gridDim.x} * kWarps) {
     const Token token(operands, kind, n);
     if (kind.rotated) rope = LoadPairs<Layout>(operands.rope + token.position * D, D);
@@ -227,7 +224,7 @@ __global__ void BackwardKernel(Operands<T> operands, T* dqkv, float* partials) {
         const float r = operands.scales[column_head];
         float dot = 0;
         ForEachPair<Layout>([&](float d, float w, float v) { dot += d * w * v; }, dy, weight, x);
-        const float along_x = HeadSum<Layout>(dot) * r * r / static_cast<float>(D);
+        const float along_x = gpu::LaneSum<Layout::kLanes>(dot) * r * r / static_cast<float>(D);
         const auto through_norm = [&](float& d, float& dw, float w, float v) {
           const float x_hat = v * r;
           if (has_head) dw += d * x_hat;
@@ -249,8 +246,7 @@ constexpr int kSlices = 32;
 
 __global__ void AddPartialsKernel(float* gradient, const float* partials, int64_t blocks, int D) {
   float* const slice_sums = gpu::SharedMemory<float>();  // [kSlices, 32]
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int slice = static_cast<int>(threadIdx.x) / kWarpLanes;
+  const int lane = ThisLane(), slice = ThisWarp();
   const int j = static_cast<int>(blockIdx.x) * kWarpLanes + lane;
   float sum = 0;
   for (int64_t block = slice; j < D && block < blocks; block += kSlices) {
@@ -304,9 +300,6 @@ void WithLayout(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, F
   });
 }
 
-// Blocks of warps for so many rows.
-int64_t BlocksFor(int64_t rows) { return (rows + kWarps - 1) / kWarps; }
-
 }  // namespace
 
 void CudaOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const {
@@ -315,10 +308,11 @@ void CudaOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensor
       [&]<class T, int kHeadDim>(std::type_identity<T>, std::integral_constant<int, kHeadDim>) {
         const Operands<T> operands = CheckedOperands<T>(shape, t);
         if (operands.rows == 0) return;
-        gpu::Launch("QkvForward", ForwardKernel<T, kHeadDim>,
-                    {.blocks = {static_cast<unsigned>(BlocksFor(operands.rows)), kKinds},
-                     .threads = kWarps * kWarpLanes},
-                    stream_, operands, eps);
+        gpu::Launch(
+            "QkvForward", ForwardKernel<T, kHeadDim>,
+            {.blocks = {static_cast<unsigned>(CeilingOfQuotient(operands.rows, kWarps)), kKinds},
+             .threads = kWarps * kWarpLanes},
+            stream_, operands, eps);
       });
 }
 
@@ -326,7 +320,7 @@ void CudaOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tens
                           Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const {
   Check(dqkv.elements() == t.qkv.elements(), "gradient %s of %s", dqkv.shape(), t.qkv.shape());
   const int64_t D = shape.head_dim;
-  const int64_t blocks = std::min(BlocksFor(shape.rows()), kMaxBackwardBlocks);
+  const int64_t blocks = std::min(CeilingOfQuotient(shape.rows(), kWarps), kMaxBackwardBlocks);
   if (blocks == 0) return;
   float* const partials = workspace_.As<float>(kKinds * blocks * D);
   WithLayout(
@@ -342,7 +336,7 @@ void CudaOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tens
   for (int kind = 0; kind < kKinds; ++kind) {
     if (!gradients[kind]) continue;
     gpu::Launch("QkvNormGradient", AddPartialsKernel,
-                {.blocks = static_cast<unsigned>((D + kWarpLanes - 1) / kWarpLanes),
+                {.blocks = static_cast<unsigned>(CeilingOfQuotient(D, kWarpLanes)),
                  .threads = kSlices * kWarpLanes,
                  .shared_bytes = kSlices * kWarpLanes * static_cast<int64_t>(sizeof(float))},
                 stream_, gradients[kind].As<float>(), partials + kind * blocks * D, blocks,

@@ -64,8 +64,8 @@ constexpr int kMaxSlices = 32;  // of the blocks: threads that each add every so
 __global__ void __launch_bounds__(kFours* kMaxSlices)
     AddBlockSumsKernel(const WeightGradients sums) {
   const int slices = static_cast<int>(blockDim.x) / kFours;  // a power of two
-  const int slice = static_cast<int>(threadIdx.x) / kFours;
-  const int four = static_cast<int>(blockIdx.x) * kFours + static_cast<int>(threadIdx.x) % kFours;
+  const int slice = gpu::ThisThread() / kFours;
+  const int four = static_cast<int>(blockIdx.x) * kFours + gpu::ThisThread() % kFours;
   Pack<float> sum = {};
   if (four * 4 < sums.padded_width) {
     for (int block = slice; block < sums.blocks; block += slices) {
@@ -198,7 +198,7 @@ void CudaOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardT
     const unsigned slices = std::clamp(std::bit_ceil(static_cast<unsigned>(blocks)), 4U,
                                        static_cast<unsigned>(kMaxSlices));
     gpu::Launch("AddBlockSums", AddBlockSumsKernel,
-                {.blocks = dim3(static_cast<unsigned>((fours + kFours - 1) / kFours),
+                {.blocks = dim3(static_cast<unsigned>(gpu::CeilingOfQuotient(fours, kFours)),
                                 static_cast<unsigned>(sums.slots)),
                  .threads = kFours * slices,
                  .shared_bytes = int64_t{kFours} * slices * int64_t{sizeof(Pack<float>)}},

@@ -54,7 +54,7 @@ struct BackwardSite {
 // Where 4 columns of a row of sums lie: those of a warp's threads side by side. fours: how many of
 // them a thread has before these.
 __device__ inline int PlaceOfFour(int fours) {
-  return (fours * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 4;
+  return (fours * static_cast<int>(blockDim.x) + ThisThread()) * 4;
 }
 
 // One row as it passes through a block.

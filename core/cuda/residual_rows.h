@@ -30,7 +30,7 @@ struct PackPlace {
 // f(place) for each pack of this thread in a row of C columns.
 template <class T, int kColumns, class F>
 __device__ void ForEachPackOfRow(int C, F f) {
-  const int first = static_cast<int>(threadIdx.x) * kPack<T>;
+  const int first = ThisThread() * kPack<T>;
   const int stride = static_cast<int>(blockDim.x) * kPack<T>;
   if constexpr (kColumns > 0) {
 #pragma unroll
@@ -178,9 +178,7 @@ class BlockSums {
     const int warps = static_cast<int>(blockDim.x) / kWarpLanes;
     for (int i = 0; i < kCount; ++i) {
       values[i] = WarpSum(values[i]);
-      if (threadIdx.x % kWarpLanes == 0) {
-        sums[i * kWarpLanes + static_cast<int>(threadIdx.x) / kWarpLanes] = values[i];
-      }
+      if (ThisLane() == 0) sums[i * kWarpLanes + ThisWarp()] = values[i];
     }
     SyncBlock();
     for (int i = 0; i < kCount; ++i) {
@@ -215,11 +213,11 @@ RowSharing ShareRows(int64_t C, std::initializer_list<Tensor> tensors) {
   };
   RowSharing sharing = {.columns = fits(8) ? 8 : fits(16) ? 16 : 0};
   const int64_t step = std::max(sharing.columns, kPack<T>);
-  const int64_t warps = (C + step * kWarpLanes - 1) / (step * kWarpLanes);
+  const int64_t warps = CeilingOfQuotient(C, step * kWarpLanes);
   sharing.threads =
       static_cast<unsigned>(std::min<int64_t>(warps * kWarpLanes, MaxRowThreads(sharing.columns)));
   const int64_t all = step * sharing.threads;
-  sharing.padded_width = (C + all - 1) / all * all;
+  sharing.padded_width = CeilingOfQuotient(C, all) * all;
   return sharing;
 }
 
