@@ -8,6 +8,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -74,6 +75,12 @@ struct HeadRows {
 enum class ScoreForm { kTriangle, kRectangle };
 
 constexpr float kLog2E = 1.44269504F;  // exp(x) = 2^(kLog2E x)
+
+// The log-sum-exp of all scores from those of some and of the others.
+__device__ inline float MergedLse(float some, float others) {
+  const float larger = fmaxf(some, others);
+  return larger + Log(Exp(some - larger) + Exp(others - larger));
+}
 
 // Query heads are counted over the batch, b H + h; so are key heads, b K + kv, and key head c is
 // that of the query heads group c .. group c + group - 1.

@@ -152,8 +152,7 @@ __global__ void __launch_bounds__(kThreads) FloatForwardKernel(AttentionArgument
   float& lse = a.Lse(head, own.row);
   const bool merges = a.form == ScoreForm::kRectangle;
   const float part = largest + Log(sum), old = merges ? lse : -INFINITY;
-  const float larger = fmaxf(part, old);
-  const float merged = merges ? larger + Log(Exp(old - larger) + Exp(part - larger)) : part;
+  const float merged = merges ? MergedLse(old, part) : part;
   WriteRow(AnyRows::OfTokens(a, a.out, head), own.row, a.D, out, Exp(part - merged) / sum,
            Exp(old - merged));
   SyncWarp();  // all lanes have the old lse

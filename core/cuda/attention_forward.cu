@@ -3,7 +3,6 @@
 // largest score, the sum of the exponentials and the weighted sum of the values, all float32.
 // Floor: 4 D FLOPs of tensor cores for every score that the mask leaves; tiles wholly beyond the
 // diagonal are never met, and only those on it are masked.
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -121,10 +120,7 @@ __device__ void WriteResults(const AttentionArguments& a, int head, int first_qu
       if (query >= a.query_end) continue;
       const float sum = softmax.sum[m][half], old = old_lse[m][half];
       const float part = a.scale * softmax.largest[m][half] + Log(sum);
-      const float largest = fmaxf(old, part);
-      const float merged = a.form == ScoreForm::kTriangle
-                               ? part
-                               : largest + Log(Exp(old - largest) + Exp(part - largest));
+      const float merged = a.form == ScoreForm::kTriangle ? part : MergedLse(old, part);
       WriteRow(a.out, a.TokenRow(head, query), a.D, out[m], half, Exp(part - merged) / sum,
                Exp(old - merged));
       if (ThisLane() % 4 == 0) a.Lse(head, query) = merged;
@@ -132,18 +128,14 @@ __device__ void WriteResults(const AttentionArguments& a, int head, int first_qu
   }
 }
 
-// One block for kQueries queries of one head. Those with the most keys come first: they take
-// longest.
+// One block for a QueryBlock.
 template <int kD>
 __global__ void __launch_bounds__(ForwardTiles<kD>::kThreads, 2)
     AttentionForwardKernel(AttentionArguments a) {
   using Tiles = ForwardTiles<kD>;
-  const int blocks = (a.query_end - a.query_begin + Tiles::kQueries - 1) / Tiles::kQueries;
-  const int head = static_cast<int>(blockIdx.x) / blocks;
-  const int block = blocks - 1 - static_cast<int>(blockIdx.x % blocks);
-  const int block_query = a.query_begin + block * Tiles::kQueries;
+  const auto block = QueryBlock<Tiles::kQueries>::Of(a, 0);
+  const int head = block.head, block_query = block.first_query, key_end = block.key_end;
   const int warp_row = ThisWarp() * Tiles::kRowTiles * 16;
-  const int key_end = a.KeyLimit(std::min(a.query_end, block_query + Tiles::kQueries) - 1);
 
   const Tile<kD> queries{SharedMemory<BFloat16>()};
   const Tile<kD> keys{queries.data + Tiles::kQueries * kD};
@@ -185,9 +177,8 @@ __global__ void __launch_bounds__(ForwardTiles<kD>::kThreads, 2)
 template <int kD>
 void LaunchForward(const AttentionArguments& a, int64_t heads, Stream stream) {
   using Tiles = ForwardTiles<kD>;
-  const int64_t blocks = (a.query_end - a.query_begin + Tiles::kQueries - 1) / Tiles::kQueries;
   Launch("AttentionForward", AttentionForwardKernel<kD>,
-         {.blocks = static_cast<unsigned>(blocks * heads),
+         {.blocks = static_cast<unsigned>(QueryBlock<Tiles::kQueries>::Count(a) * heads),
           .threads = Tiles::kThreads,
           .shared_bytes = Tiles::kSharedBytes},
          stream, a);
@@ -197,9 +188,9 @@ void LaunchForward(const AttentionArguments& a, int64_t heads, Stream stream) {
 }  // namespace gpu
 
 void LaunchTensorForward(const gpu::AttentionArguments& a, int64_t heads, gpu::Stream stream) {
-  if (a.D <= 64) return gpu::LaunchForward<64>(a, heads, stream);
-  if (a.D <= 128) return gpu::LaunchForward<128>(a, heads, stream);
-  gpu::LaunchForward<256>(a, heads, stream);
+  gpu::WithTileColumns(a.D, [&]<int kD>(std::integral_constant<int, kD>) {
+    gpu::LaunchForward<kD>(a, heads, stream);
+  });
 }
 
 }  // namespace twinstream

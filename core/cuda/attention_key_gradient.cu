@@ -102,14 +102,18 @@ __device__ void ColumnScoreGradients(const Sums<kRowTiles, kQueryTiles>& probabi
 // What a block has: those keys of a head first that the most queries see.
 template <int kD>
 struct KeyBlock {
+  static constexpr int kKeys = KeyTiles<kD>::kKeys, kColumns = KeyTiles<kD>::kColumns;
+  static constexpr int kParts = kD / kColumns;  // of the columns
+
   int head, first_column, first_key;
 
+  // Blocks of a head, each kParts times.
+  __host__ __device__ static int Count(const AttentionArguments& a) {
+    return CeilingOfQuotient(a.key_end - a.key_begin, kKeys);
+  }
   __device__ static KeyBlock Of(const AttentionArguments& a) {
-    constexpr int kKeys = KeyTiles<kD>::kKeys, kColumns = KeyTiles<kD>::kColumns;
-    constexpr int kParts = kD / kColumns;
-    const int blocks = (a.key_end - a.key_begin + kKeys - 1) / kKeys;
     const int part = static_cast<int>(blockIdx.x) % kParts;
-    const int block = static_cast<int>(blockIdx.x) / kParts;
+    const int block = static_cast<int>(blockIdx.x) / kParts, blocks = Count(a);
     return {a.first_key_head + block / blocks, part * kColumns,
             a.key_begin + block % blocks * kKeys};
   }
@@ -181,12 +185,12 @@ __global__ void __launch_bounds__(KeyTiles<kD>::kThreads, kD <= 64 ? 2 : 1)
 template <int kD>
 void LaunchKeyGradient(const AttentionArguments& a, int64_t key_heads, Stream stream) {
   using Tiles = KeyTiles<kD>;
-  const int64_t blocks = (a.key_end - a.key_begin + Tiles::kKeys - 1) / Tiles::kKeys;
-  Launch("AttentionKeyGradient", AttentionKeyGradientKernel<kD>,
-         {.blocks = static_cast<unsigned>(blocks * key_heads * (kD / Tiles::kColumns)),
-          .threads = Tiles::kThreads,
-          .shared_bytes = Tiles::kSharedBytes},
-         stream, a);
+  Launch(
+      "AttentionKeyGradient", AttentionKeyGradientKernel<kD>,
+      {.blocks = static_cast<unsigned>(KeyBlock<kD>::Count(a) * key_heads * KeyBlock<kD>::kParts),
+       .threads = Tiles::kThreads,
+       .shared_bytes = Tiles::kSharedBytes},
+      stream, a);
 }
 
 }  // namespace
@@ -194,9 +198,9 @@ void LaunchKeyGradient(const AttentionArguments& a, int64_t key_heads, Stream st
 
 void LaunchTensorKeyGradient(const gpu::AttentionArguments& a, int64_t key_heads,
                              gpu::Stream stream) {
-  if (a.D <= 64) return gpu::LaunchKeyGradient<64>(a, key_heads, stream);
-  if (a.D <= 128) return gpu::LaunchKeyGradient<128>(a, key_heads, stream);
-  gpu::LaunchKeyGradient<256>(a, key_heads, stream);
+  gpu::WithTileColumns(a.D, [&]<int kD>(std::integral_constant<int, kD>) {
+    gpu::LaunchKeyGradient<kD>(a, key_heads, stream);
+  });
 }
 
 }  // namespace twinstream

@@ -4,7 +4,6 @@
 // Both compute the probabilities anew from the saved log-sum-exp.
 // Floor of both: 10 D FLOPs of tensor cores for every score that the mask leaves; the second
 // computation of scores and their gradients makes it 14 D, 6 D of them here.
-#include <algorithm>
 #include <cstdint>
 
 #include "core/cuda/attention.h"
@@ -90,18 +89,15 @@ __device__ void ScoreGradients(const Sums<kRowTiles, kKeyTiles>& scores, float l
   }
 }
 
-// One block for kQueries queries of one head, those with the most keys first.
+// One block for a QueryBlock.
 template <int kD>
 __global__ void __launch_bounds__(QueryTiles<kD>::kThreads, kD <= 128 ? 2 : 1)
     AttentionQueryGradientKernel(AttentionArguments a) {
   using Tiles = QueryTiles<kD>;
   constexpr int kRowTiles = Tiles::kRowTiles, kKeys = Tiles::kKeys;
-  const int blocks = (a.query_end - a.query_begin + Tiles::kQueries - 1) / Tiles::kQueries;
-  const int head = a.first_key_head * a.group + static_cast<int>(blockIdx.x) / blocks;
-  const int block = blocks - 1 - static_cast<int>(blockIdx.x % blocks);
-  const int block_query = a.query_begin + block * Tiles::kQueries;
+  const auto block = QueryBlock<Tiles::kQueries>::Of(a, a.first_key_head * a.group);
+  const int head = block.head, block_query = block.first_query, key_end = block.key_end;
   const int warp_row = ThisWarp() * kRowTiles * 16, warp_query = block_query + warp_row;
-  const int key_end = a.KeyLimit(std::min(a.query_end, block_query + Tiles::kQueries) - 1);
 
   const Tile<kD> queries{SharedMemory<BFloat16>()};
   const Tile<kD> douts{queries.data + Tiles::kQueries * kD};
@@ -144,12 +140,12 @@ __global__ void __launch_bounds__(QueryTiles<kD>::kThreads, kD <= 128 ? 2 : 1)
 template <int kD>
 void LaunchQueryGradient(const AttentionArguments& a, int64_t key_heads, Stream stream) {
   using Tiles = QueryTiles<kD>;
-  const int64_t blocks = (a.query_end - a.query_begin + Tiles::kQueries - 1) / Tiles::kQueries;
-  Launch("AttentionQueryGradient", AttentionQueryGradientKernel<kD>,
-         {.blocks = static_cast<unsigned>(blocks * key_heads * a.group),
-          .threads = Tiles::kThreads,
-          .shared_bytes = Tiles::kSharedBytes},
-         stream, a);
+  Launch(
+      "AttentionQueryGradient", AttentionQueryGradientKernel<kD>,
+      {.blocks = static_cast<unsigned>(QueryBlock<Tiles::kQueries>::Count(a) * key_heads * a.group),
+       .threads = Tiles::kThreads,
+       .shared_bytes = Tiles::kSharedBytes},
+      stream, a);
 }
 
 }  // namespace
@@ -157,9 +153,9 @@ void LaunchQueryGradient(const AttentionArguments& a, int64_t key_heads, Stream 
 
 void LaunchTensorQueryGradient(const gpu::AttentionArguments& a, int64_t key_heads,
                                gpu::Stream stream) {
-  if (a.D <= 64) return gpu::LaunchQueryGradient<64>(a, key_heads, stream);
-  if (a.D <= 128) return gpu::LaunchQueryGradient<128>(a, key_heads, stream);
-  gpu::LaunchQueryGradient<256>(a, key_heads, stream);
+  gpu::WithTileColumns(a.D, [&]<int kD>(std::integral_constant<int, kD>) {
+    gpu::LaunchQueryGradient<kD>(a, key_heads, stream);
+  });
 }
 
 }  // namespace twinstream

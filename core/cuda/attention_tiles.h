@@ -3,14 +3,44 @@
 // g and g + 8 of every tile of 16 rows, columns 2 p and 2 p + 1 of every tile of 8 columns.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda/attention.h"
 #include "core/cuda/kernel.h"
 #include "gpu/primitives.h"
 
 namespace twinstream::gpu {
+
+// f(std::integral_constant<int, kD>()) for the columns of tiles that hold rows of D values.
+template <class F>
+void WithTileColumns(int D, F f) {
+  if (D <= 64) return f(std::integral_constant<int, 64>());
+  if (D <= 128) return f(std::integral_constant<int, 128>());
+  f(std::integral_constant<int, 256>());
+}
+
+// What a block has: some queries of one head. Those with the most keys come first: they take
+// longest.
+template <int kQueries>
+struct QueryBlock {
+  int head, first_query;
+  int key_end;  // the first key that none of the queries sees
+
+  // Blocks of a head.
+  __host__ __device__ static int Count(const AttentionArguments& a) {
+    return CeilingOfQuotient(a.query_end - a.query_begin, kQueries);
+  }
+  // Of this block, in a grid for the heads from first_head on.
+  __device__ static QueryBlock Of(const AttentionArguments& a, int first_head) {
+    const int blocks = Count(a), number = static_cast<int>(blockIdx.x);
+    const int first_query = a.query_begin + (blocks - 1 - number % blocks) * kQueries;
+    return {first_head + number / blocks, first_query,
+            a.KeyLimit(std::min(a.query_end, first_query + kQueries) - 1)};
+  }
+};
 
 // Rows of kD bf16 in shared memory, kD a multiple of 64. The chunks of 16 bytes in each 128 bytes
 // of a row are permuted by the row, so that those of eight neighbouring rows lie in different
