@@ -3,6 +3,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -11,16 +12,9 @@ constexpr int64_t kWorkPerElement = 16;  // operations of one sigmoid
 
 float Sigmoid(float v) { return 1 / (1 + Exp(-v)); }
 
-// Checks that up is [N, 2F] for the [N, F] of `half`; gives F.
-int64_t CheckedWidth(Tensor half, Tensor up) {
-  const int64_t F = half.dim(1);
-  Check(half.shape().rank() == 2 && up.shape() == Shape({half.dim(0), 2 * F}),
-        "SwiGLU of %s into %s", up.shape(), half.shape());
-  return F;
-}
-
 template <class T>
-void Forward(Tensor out, Tensor up, int64_t F) {
+void Forward(Tensor out, Tensor up) {
+  const int64_t F = out.dim(1);
   T* const out_data = out.As<T>();
   const T* const up_data = up.As<T>();
   ParallelRows(out.dim(0), GrainFor(kWorkPerElement * F), [=](int64_t begin, int64_t end) {
@@ -38,7 +32,8 @@ void Forward(Tensor out, Tensor up, int64_t F) {
 
 // With s = sigmoid(gate):  dvalue = dout gate s,  dgate = dout value s (1 + gate (1 - s)).
 template <class T>
-void Backward(Tensor dup, Tensor dout, Tensor up, int64_t F) {
+void Backward(Tensor dup, Tensor dout, Tensor up) {
+  const int64_t F = dout.dim(1);
   T* const dup_data = dup.As<T>();
   const T* const dout_data = dout.As<T>();
   const T* const up_data = up.As<T>();
@@ -61,15 +56,14 @@ void Backward(Tensor dup, Tensor dout, Tensor up, int64_t F) {
 }  // namespace
 
 void CpuOps::SwiGluForward(Tensor out, Tensor up) const {
-  const int64_t F = CheckedWidth(out, up);
-  WithActivationType(out.dtype(), [=]<class T>(std::type_identity<T>) { Forward<T>(out, up, F); });
+  CheckSwiGluForward(out, up);
+  WithActivationType(out.dtype(), [=]<class T>(std::type_identity<T>) { Forward<T>(out, up); });
 }
 
 void CpuOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
-  const int64_t F = CheckedWidth(dout, up);
-  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape(), up.shape());
+  CheckSwiGluBackward(dup, dout, up);
   WithActivationType(dout.dtype(),
-                     [=]<class T>(std::type_identity<T>) { Backward<T>(dup, dout, up, F); });
+                     [=]<class T>(std::type_identity<T>) { Backward<T>(dup, dout, up); });
 }
 
 }  // namespace twinstream

@@ -5,6 +5,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -52,11 +53,7 @@ void Update(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tens
 
 void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
                    Tensor rounded) const {
-  const int64_t elements = weight.elements();
-  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements &&
-            (!rounded || rounded.elements() == elements),
-        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", weight.shape(), m.shape(),
-        v.shape(), gradient.shape(), rounded.shape());
+  CheckAdamW(weight, m, v, gradient, rounded);
   if (rounded) {
     Update(options, weight, m, v, gradient, RoundedCopy{rounded.As<BFloat16>()});
   } else {

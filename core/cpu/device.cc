@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/cpu/ops.h"
+#include "core/op_checks.h"
 #include "core/threads.h"
 
 namespace twinstream {
@@ -32,8 +33,7 @@ class CpuDevice final : public Device {
   int64_t FreeBytes() const override { return 0; }
 
   void Copy(Tensor to, Tensor from) override {
-    Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
-          from.shape(), to.shape());
+    CheckCopy(to, from);
     CopyBytes(to.data(), from.data(), from.bytes());
   }
 

@@ -7,6 +7,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 
@@ -36,12 +37,12 @@ void CastAs(Tensor out, Tensor in) {
 }  // namespace
 
 void CpuOps::Add(Tensor out, Tensor a) const {
-  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape(), a.shape());
+  CheckAdd(out, a);
   WithActivationType(out.dtype(), [=]<class T>(std::type_identity<T>) { AddAs<T>(out, a); });
 }
 
 void CpuOps::Cast(Tensor out, Tensor in) const {
-  Check(out.elements() == in.elements(), "cast of %s to %s", in.shape(), out.shape());
+  CheckCast(out, in);
   WithActivationType(out.dtype(), [=]<class To>(std::type_identity<To>) {
     WithActivationType(in.dtype(),
                        [=]<class From>(std::type_identity<From>) { CastAs<To, From>(out, in); });

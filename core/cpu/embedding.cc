@@ -6,15 +6,10 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
-
-void CheckShapes(Tensor rows, Tensor tokens, Tensor table) {
-  Check(rows.shape().rank() == 2 && table.shape().rank() == 2 && rows.dim(1) == table.dim(1) &&
-            rows.dim(0) == tokens.elements(),
-        "embedding of %s tokens: rows %s, table %s", tokens.shape(), rows.shape(), table.shape());
-}
 
 // Each thread adds all tokens in ascending n to its own columns, so no two threads meet and the
 // order of additions to an element is the same for any number of them.
@@ -41,10 +36,8 @@ void Backward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) {
 }  // namespace
 
 void CpuOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const {
-  CheckShapes(out, tokens, table);
+  CheckEmbeddingForward(out, tokens, table);
   const int64_t C = out.dim(1), table_rows = table.dim(0);
-  Check(out.dtype() == table.dtype(), "embedding %s from a table %s", NameOf(out.dtype()),
-        NameOf(table.dtype()));
   const int64_t row_bytes = C * SizeOf(out.dtype());
   const int32_t* const ids = tokens.As<int32_t>();
   const std::byte* const table_data = table.data();
@@ -63,7 +56,7 @@ void CpuOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t b
 }
 
 void CpuOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const {
-  CheckShapes(dout, tokens, dtable);
+  CheckEmbeddingBackward(dtable, tokens, dout);
   WithActivationType(dout.dtype(), [=]<class T>(std::type_identity<T>) {
     Backward<T>(dtable, tokens, dout, begin);
   });

@@ -8,6 +8,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -58,10 +59,8 @@ void GradientRows(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, in
 
 void CpuOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
                              int64_t begin) const {
+  CheckLogitStatistics(statistics, logits, targets);
   const int64_t N = logits.dim(0), columns = logits.dim(1);
-  Check(statistics.elements() == 3 * N && targets.elements() == N,
-        "statistics %s, targets %s of logits %s", statistics.shape(), targets.shape(),
-        logits.shape());
   const float* rows = logits.As<float>();
   const int32_t* target = targets.As<int32_t>();
   float* out = statistics.As<float>();
@@ -77,11 +76,8 @@ void CpuOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
 
 // One thread: the sums are taken in the order of the rows, and there are only R numbers a row.
 void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tensor targets) const {
+  CheckMergeLogitStatistics(lse, sums, gathered, targets);
   const int64_t ranks = gathered.dim(0), N = gathered.dim(1);
-  Check(gathered.dim(2) == 3 && lse.elements() == N && targets.elements() == N &&
-            sums.elements() == 2,
-        "lse %s, sums %s, targets %s of statistics %s", lse.shape(), sums.shape(), targets.shape(),
-        gathered.shape());
   const float* parts = gathered.As<float>();
   const int32_t* target = targets.As<int32_t>();
   float* lse_rows = lse.As<float>();
@@ -105,10 +101,7 @@ void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tens
 
 void CpuOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
                            int64_t begin, TokenLossScales scales) const {
-  Check(gradient.shape() == logits.shape() && targets.elements() == logits.dim(0) &&
-            lse.elements() == logits.dim(0),
-        "gradient %s, targets %s, lse %s of logits %s", gradient.shape(), targets.shape(),
-        lse.shape(), logits.shape());
+  CheckLogitGradient(gradient, logits, targets, lse);
   WithActivationType(gradient.dtype(), [=]<class T>(std::type_identity<T>) {
     GradientRows<T>(gradient, logits, targets, lse, begin, scales);
   });

@@ -9,7 +9,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
-#include "core/matmul_shape.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {

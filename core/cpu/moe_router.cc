@@ -6,6 +6,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -16,18 +17,8 @@ struct RoutingShape {
   int64_t N, E, k;
 };
 
-// The extents of t, whose tensors must agree on them.
-RoutingShape CheckedShape(const RoutingTensors& t) {
-  const RoutingShape shape = {t.probabilities.dim(0), t.probabilities.dim(1), t.experts.dim(1)};
-  const auto [N, E, k] = shape;
-  Check(k <= E && t.lse.elements() == N && t.experts.dim(0) == N &&
-            t.weights.shape() == t.experts.shape() && t.rows.shape() == t.experts.shape() &&
-            t.choices.elements() == N * k && t.counts.elements() == E &&
-            t.statistics.elements() == 2 * E + 1,
-        "routing of %s to experts %s: weights %s, rows %s, choices %s, counts %s, statistics %s",
-        t.probabilities.shape(), t.experts.shape(), t.weights.shape(), t.rows.shape(),
-        t.choices.shape(), t.counts.shape(), t.statistics.shape());
-  return shape;
+RoutingShape ShapeOf(const RoutingTensors& t) {
+  return {t.probabilities.dim(0), t.probabilities.dim(1), t.experts.dim(1)};
 }
 
 // The k largest logits' ids, by insertion; valid ids even where logits are not numbers.
@@ -91,7 +82,8 @@ void SumStatistics(const RoutingShape& shape, const RoutingTensors& t) {
 }  // namespace
 
 void CpuOps::RouteTokens(const RoutingTensors& t) const {
-  const RoutingShape shape = CheckedShape(t);
+  CheckRouteTokens(t);
+  const RoutingShape shape = ShapeOf(t);
   const auto [N, E, k] = shape;
   float* const probabilities = t.probabilities.As<float>();
   float* const lse = t.lse.As<float>();
@@ -116,8 +108,8 @@ void CpuOps::RouteTokens(const RoutingTensors& t) const {
 //   dlogit_e = q_e - p_e sum q + p_e (c_e - sum_i p_i c_i) + 2 z lse p_e
 void CpuOps::RouterBackward(const RoutingTensors& t, Tensor weighted,
                             const RouterLossScales& scales) const {
-  const auto [N, E, k] = CheckedShape(t);
-  Check(weighted.elements() == N * k, "products %s of %d choices", weighted.shape(), N * k);
+  CheckRouterBackward(t, weighted);
+  const auto [N, E, k] = ShapeOf(t);
   const double* const tokens_of = t.statistics.As<double>();
   double chosen = 0;  // N' k
   for (int64_t e = 0; e < E; ++e) chosen += tokens_of[e];
@@ -145,10 +137,8 @@ void CpuOps::RouterBackward(const RoutingTensors& t, Tensor weighted,
 }
 
 void CpuOps::AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics, int64_t top_k) const {
+  CheckAddRouterLosses(losses, loads, statistics);
   const int64_t E = loads.elements();
-  Check(losses.elements() == 2 && statistics.elements() == 2 * E + 1,
-        "losses %s and loads %s of statistics %s", losses.shape(), loads.shape(),
-        statistics.shape());
   const double* const tokens_of = statistics.As<double>();
   const double* const probabilities = tokens_of + E;
   double* const load = loads.As<double>();

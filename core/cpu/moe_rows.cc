@@ -5,6 +5,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -73,28 +74,19 @@ void Products(Tensor out, Tensor a, Tensor b) {
 }  // namespace
 
 void CpuOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const {
-  const int64_t R = out.dim(0), N = in.dim(0);
-  Check(out.dim(1) == in.dim(1) && choices.elements() == R && N > 0 && R % N == 0 &&
-            (!weights || weights.elements() == R),
-        "rows %s of %s by %s with weights %s", out.shape(), in.shape(), choices.shape(),
-        weights.shape());
+  CheckGatherRows(out, in, choices, weights);
   WithActivationType(out.dtype(),
                      [=]<class T>(std::type_identity<T>) { Gather<T>(out, in, choices, weights); });
 }
 
 void CpuOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const {
-  const int64_t N = out.dim(0);
-  Check(in.dim(0) == N * rows.dim(1) && in.dim(1) == out.dim(1) && rows.dim(0) == N &&
-            (!weights || weights.shape() == rows.shape()),
-        "sums %s of %s by %s with weights %s", out.shape(), in.shape(), rows.shape(),
-        weights.shape());
+  CheckCombineRows(out, in, rows, weights);
   WithActivationType(out.dtype(),
                      [=]<class T>(std::type_identity<T>) { Combine<T>(out, in, rows, weights); });
 }
 
 void CpuOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
-  Check(a.shape() == b.shape() && out.elements() == a.dim(0), "row products %s of %s and %s",
-        out.shape(), a.shape(), b.shape());
+  CheckRowProducts(out, a, b);
   WithActivationType(a.dtype(), [=]<class T>(std::type_identity<T>) { Products<T>(out, a, b); });
 }
 

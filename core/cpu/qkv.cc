@@ -7,6 +7,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -40,18 +41,8 @@ struct Operands {
 const float* FloatsOrNull(Tensor tensor) { return tensor ? tensor.As<float>() : nullptr; }
 
 template <class T>
-Operands<T> CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
-  const int64_t N = shape.rows(), D = shape.head_dim;
-  Check(D % 2 == 0, "rotary embedding needs an even head_dim, not %d", D);
-  Check(t.qkv.elements() == N * shape.qkv_columns(), "qkv %s for %d rows of %d columns",
-        t.qkv.shape(), N, shape.qkv_columns());
-  Check(t.q.elements() == N * shape.heads * D && t.k.elements() == N * shape.kv_heads * D &&
-            t.v.elements() == N * shape.kv_heads * D,
-        "q %s, k %s, v %s", t.q.shape(), t.k.shape(), t.v.shape());
-  Check(t.rope.elements() == shape.sequence * D, "rope %s", t.rope.shape());
+Operands<T> OperandsOf(const QkvTensors& t) {
   const bool norms = t.q_norm || t.k_norm || t.v_norm;
-  Check(!norms || t.scales.elements() == N * (shape.heads + 2 * shape.kv_heads), "scales %s",
-        t.scales.shape());
   return {t.qkv.As<T>(),
           {t.q.As<T>(), t.k.As<T>(), t.v.As<T>()},
           {FloatsOrNull(t.q_norm), FloatsOrNull(t.k_norm), FloatsOrNull(t.v_norm)},
@@ -192,7 +183,7 @@ void ForwardToken(Extent D, const AttentionShape& shape, float eps, const Operan
 
 template <class T>
 void Forward(const AttentionShape& shape, float eps, const QkvTensors& t) {
-  const Operands<T> operands = CheckedOperands<T>(shape, t);
+  const Operands<T> operands = OperandsOf<T>(t);
   ParallelRows(shape.rows(), GrainFor(4 * shape.qkv_columns()), [&](int64_t begin, int64_t end) {
     WithHeadDim(shape.head_dim, [&](auto D) {
       ForEachToken(shape, begin, end,
@@ -225,7 +216,7 @@ void BackwardToken(Extent D, const AttentionShape& shape, const Operands<T>& ope
 template <class T>
 void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Tensor dq_norm,
               Tensor dk_norm, Tensor dv_norm) {
-  const Operands<T> operands = CheckedOperands<T>(shape, t);
+  const Operands<T> operands = OperandsOf<T>(t);
   const int64_t columns = shape.qkv_columns();
   T* const dx_rows = dqkv.As<T>();
   const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * columns));
@@ -247,12 +238,14 @@ void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Ten
 }  // namespace
 
 void CpuOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const {
+  CheckQkvForward(shape, t);
   WithActivationType(t.qkv.dtype(),
                      [&]<class T>(std::type_identity<T>) { Forward<T>(shape, eps, t); });
 }
 
 void CpuOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                          Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const {
+  CheckQkvBackward(shape, t, dqkv);
   WithActivationType(t.qkv.dtype(), [&]<class T>(std::type_identity<T>) {
     Backward<T>(shape, t, dqkv, dq_norm, dk_norm, dv_norm);
   });

@@ -3,6 +3,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -53,14 +54,6 @@ __global__ void BackwardKernel(T* dup, const T* dout, const T* up, int64_t F) {
                              });
 }
 
-// Checks that up is [N, 2F] for the [N, F] of `half`; gives F.
-int64_t CheckedWidth(Tensor half, Tensor up) {
-  const int64_t F = half.dim(1);
-  Check(half.shape().rank() == 2 && up.shape() == Shape({half.dim(0), 2 * F}),
-        "SwiGLU of %s into %s", up.shape(), half.shape());
-  return F;
-}
-
 // A block for each row of the [N, F] of `half`.
 gpu::LaunchShape ShapeOver(Tensor half) {
   return {.blocks = static_cast<unsigned>(half.dim(0)),
@@ -70,21 +63,20 @@ gpu::LaunchShape ShapeOver(Tensor half) {
 }  // namespace
 
 void CudaOps::SwiGluForward(Tensor out, Tensor up) const {
-  const int64_t F = CheckedWidth(out, up);
+  CheckSwiGluForward(out, up);
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::Launch("SwiGluForward", ForwardKernel<T>, ShapeOver(out), stream_, out.As<T>(), up.As<T>(),
-                F);
+                out.dim(1));
   });
 }
 
 void CudaOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
-  const int64_t F = CheckedWidth(dout, up);
-  Check(dup.shape() == up.shape(), "gradient %s of %s", dup.shape(), up.shape());
+  CheckSwiGluBackward(dup, dout, up);
   if (dout.elements() == 0) return;
   WithActivationType(dout.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::Launch("SwiGluBackward", BackwardKernel<T>, ShapeOver(dout), stream_, dup.As<T>(),
-                dout.As<T>(), up.As<T>(), F);
+                dout.As<T>(), up.As<T>(), dout.dim(1));
   });
 }
 

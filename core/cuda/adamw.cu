@@ -5,6 +5,7 @@
 
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -67,11 +68,8 @@ __global__ void AdamWKernel(Update u, AdamWArrays a, int64_t elements) {
 
 void CudaOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
                     Tensor rounded) const {
+  CheckAdamW(weight, m, v, gradient, rounded);
   const int64_t elements = weight.elements();
-  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements &&
-            (!rounded || rounded.elements() == elements),
-        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", weight.shape(), m.shape(),
-        v.shape(), gradient.shape(), rounded.shape());
   if (elements == 0) return;
   const AdamWArrays arrays = {weight.As<float>(), m.As<float>(), v.As<float>(),
                               gradient.As<float>(), rounded ? rounded.As<BFloat16>() : nullptr};

@@ -2,6 +2,7 @@
 
 #include "core/cuda/check.h"
 #include "core/cuda/collectives.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -74,8 +75,7 @@ void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
 int64_t CudaDevice::FreeBytes() const { return static_cast<int64_t>(MemoryOf(card_).free); }
 
 void CudaDevice::Copy(Tensor to, Tensor from) {
-  Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
-        from.shape(), to.shape());
+  CheckCopy(to, from);
   CopyBytes(to.data(), from.data(), from.bytes(), stream());
 }
 

@@ -6,6 +6,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -80,7 +81,7 @@ __global__ void SumPartialsKernel(double* sum, const double* partials, int count
 }  // namespace
 
 void CudaOps::Add(Tensor out, Tensor a) const {
-  Check(out.elements() == a.elements(), "sum of %s and %s", out.shape(), a.shape());
+  CheckAdd(out, a);
   const int64_t elements = out.elements();
   if (elements == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -90,7 +91,7 @@ void CudaOps::Add(Tensor out, Tensor a) const {
 }
 
 void CudaOps::Cast(Tensor out, Tensor in) const {
-  Check(out.elements() == in.elements(), "cast of %s to %s", in.shape(), out.shape());
+  CheckCast(out, in);
   const int64_t elements = out.elements();
   if (elements == 0) return;
   WithActivationType(out.dtype(), [&]<class To>(std::type_identity<To>) {

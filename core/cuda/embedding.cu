@@ -12,6 +12,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -161,10 +162,8 @@ __global__ void AddRunsKernel(float* dtable, const T* dout, const Entry* entries
   if (own_column < C) StoreValues(to, sum);
 }
 
-void CheckShapes(Tensor rows, Tensor tokens, Tensor table) {
-  Check(rows.shape().rank() == 2 && table.shape().rank() == 2 && rows.dim(1) == table.dim(1) &&
-            rows.dim(0) == tokens.elements(),
-        "embedding of %s tokens: rows %s, table %s", tokens.shape(), rows.shape(), table.shape());
+// Rows and tokens are counted in 32 bits.
+void CheckCounts(Tensor tokens, Tensor table) {
   Check(std::max(table.dim(0), tokens.elements()) <= std::numeric_limits<int32_t>::max(),
         "an embedding of %s tokens in a table %s", tokens.shape(), table.shape());
 }
@@ -220,9 +219,8 @@ void AddRuns(Tensor dtable, Tensor dout, const Entry* entries, gpu::Stream strea
 }  // namespace
 
 void CudaOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const {
-  CheckShapes(out, tokens, table);
-  Check(out.dtype() == table.dtype(), "embedding %s from a table %s", NameOf(out.dtype()),
-        NameOf(table.dtype()));
+  CheckEmbeddingForward(out, tokens, table);
+  CheckCounts(tokens, table);
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
     Launch("EmbeddingForward", ForwardKernel<T>,
@@ -233,7 +231,8 @@ void CudaOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t 
 }
 
 void CudaOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_t begin) const {
-  CheckShapes(dout, tokens, dtable);
+  CheckEmbeddingBackward(dtable, tokens, dout);
+  CheckCounts(tokens, dtable);
   if (dout.elements() == 0 || dtable.elements() == 0) return;
   const int64_t N = tokens.elements(), chunks = CeilingOfQuotient(N, kChunk);
   const Entry* const entries = SortedEntries(SortMemoryIn(workspace_, N, chunks), tokens, begin,

@@ -5,6 +5,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -112,10 +113,8 @@ __global__ void GradientKernel(T* gradient, const float* logits, const int32_t* 
 
 void CudaOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
                               int64_t begin) const {
+  CheckLogitStatistics(statistics, logits, targets);
   const int64_t N = logits.dim(0), columns = logits.dim(1);
-  Check(statistics.elements() == 3 * N && targets.elements() == N,
-        "statistics %s, targets %s of logits %s", statistics.shape(), targets.shape(),
-        logits.shape());
   if (N == 0) return;
   gpu::WithWidth(columns, gpu::Aligned(logits.data()),
                  [&]<int kWidth>(std::integral_constant<int, kWidth>) {
@@ -129,11 +128,8 @@ void CudaOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
 }
 
 void CudaOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tensor targets) const {
+  CheckMergeLogitStatistics(lse, sums, gathered, targets);
   const int64_t ranks = gathered.dim(0), N = gathered.dim(1);
-  Check(gathered.dim(2) == 3 && lse.elements() == N && targets.elements() == N &&
-            sums.elements() == 2,
-        "lse %s, sums %s, targets %s of statistics %s", lse.shape(), sums.shape(), targets.shape(),
-        gathered.shape());
   if (N == 0) return;
   constexpr int64_t kSums = 2 * kMergeThreads / gpu::kWarpLanes;
   Launch("MergeLogitStatistics", MergeKernel,
@@ -144,10 +140,8 @@ void CudaOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Ten
 
 void CudaOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
                             int64_t begin, TokenLossScales scales) const {
+  CheckLogitGradient(gradient, logits, targets, lse);
   const int64_t N = logits.dim(0), columns = logits.dim(1);
-  Check(gradient.shape() == logits.shape() && targets.elements() == N && lse.elements() == N,
-        "gradient %s, targets %s, lse %s of logits %s", gradient.shape(), targets.shape(),
-        lse.shape(), logits.shape());
   if (logits.elements() == 0) return;
   WithActivationType(gradient.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::WithWidth(columns, gpu::Aligned(gradient.data(), logits.data()),

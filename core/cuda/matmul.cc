@@ -1,7 +1,7 @@
 // Ops::Matmul on a CUDA device: what MatrixProducts takes goes there as it is; products of mixed
 // types, the router's, go there through float32 copies.
 #include "core/cuda/ops.h"
-#include "core/matmul_shape.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -201,16 +202,7 @@ __global__ void LossesKernel(double* losses, double* loads, const double* statis
   losses[1] += statistics[2 * E] / tokens;
 }
 
-// The tensors of t, which must agree on their extents.
-Routing Checked(const RoutingTensors& t) {
-  const int64_t N = t.probabilities.dim(0), E = t.probabilities.dim(1), k = t.experts.dim(1);
-  Check(0 < k && k <= E && t.lse.elements() == N && t.experts.dim(0) == N &&
-            t.weights.shape() == t.experts.shape() && t.rows.shape() == t.experts.shape() &&
-            t.choices.elements() == N * k && t.counts.elements() == E &&
-            t.statistics.elements() == 2 * E + 1,
-        "routing of %s to experts %s: weights %s, rows %s, choices %s, counts %s, statistics %s",
-        t.probabilities.shape(), t.experts.shape(), t.weights.shape(), t.rows.shape(),
-        t.choices.shape(), t.counts.shape(), t.statistics.shape());
+Routing RoutingOf(const RoutingTensors& t) {
   return {.probabilities = t.probabilities.As<float>(),
           .lse = t.lse.As<float>(),
           .weights = t.weights.As<float>(),
@@ -219,9 +211,9 @@ Routing Checked(const RoutingTensors& t) {
           .choices = t.choices.As<int32_t>(),
           .counts = t.counts.As<int32_t>(),
           .statistics = t.statistics.As<double>(),
-          .N = N,
-          .E = E,
-          .k = k};
+          .N = t.probabilities.dim(0),
+          .E = t.probabilities.dim(1),
+          .k = t.experts.dim(1)};
 }
 
 Parts CutTokens(int64_t N, int64_t E, const Workspace& workspace) {
@@ -237,7 +229,8 @@ Parts CutTokens(int64_t N, int64_t E, const Workspace& workspace) {
 }  // namespace
 
 void CudaOps::RouteTokens(const RoutingTensors& tensors) const {
-  const Routing t = Checked(tensors);
+  CheckRouteTokens(tensors);
+  const Routing t = RoutingOf(tensors);
   const Parts p = CutTokens(t.N, t.E, workspace_);
   const auto parts = static_cast<unsigned>(p.parts);
   if (parts > 0) {
@@ -252,8 +245,8 @@ void CudaOps::RouteTokens(const RoutingTensors& tensors) const {
 
 void CudaOps::RouterBackward(const RoutingTensors& tensors, Tensor weighted,
                              const RouterLossScales& scales) const {
-  const Routing t = Checked(tensors);
-  Check(weighted.elements() == t.N * t.k, "products %s of %d choices", weighted.shape(), t.N * t.k);
+  CheckRouterBackward(tensors, weighted);
+  const Routing t = RoutingOf(tensors);
   if (t.N == 0) return;
   const int64_t blocks = std::min(CeilingOfQuotient(t.N, kWarps), int64_t{multiprocessors_} * 16);
   Launch("RouterBackward", BackwardKernel,
@@ -262,10 +255,8 @@ void CudaOps::RouterBackward(const RoutingTensors& tensors, Tensor weighted,
 }
 
 void CudaOps::AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics, int64_t top_k) const {
+  CheckAddRouterLosses(losses, loads, statistics);
   const int64_t E = loads.elements();
-  Check(losses.elements() == 2 && statistics.elements() == 2 * E + 1,
-        "losses %s and loads %s of statistics %s", losses.shape(), loads.shape(),
-        statistics.shape());
   Launch("AddRouterLosses", LossesKernel, {.blocks = 1, .threads = gpu::kWarpLanes}, stream_,
          losses.As<double>(), loads.As<double>(),
          static_cast<const double*>(statistics.As<double>()), E, top_k);

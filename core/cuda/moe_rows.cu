@@ -4,6 +4,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -73,11 +74,8 @@ __global__ void ProductsKernel(float* out, const T* a, const T* b, int64_t rows,
 }  // namespace
 
 void CudaOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const {
+  CheckGatherRows(out, in, choices, weights);
   const int64_t R = out.dim(0), N = in.dim(0), C = in.dim(1);
-  Check(out.dim(1) == C && choices.elements() == R && N > 0 && R % N == 0 &&
-            (!weights || weights.elements() == R),
-        "rows %s of %s by %s with weights %s", out.shape(), in.shape(), choices.shape(),
-        weights.shape());
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::WithWidth(C, gpu::Aligned(out.data(), in.data()),
@@ -90,11 +88,8 @@ void CudaOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) 
 }
 
 void CudaOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const {
+  CheckCombineRows(out, in, rows, weights);
   const int64_t N = out.dim(0), C = out.dim(1), k = rows.dim(1);
-  Check(in.dim(0) == N * k && in.dim(1) == C && rows.dim(0) == N &&
-            (!weights || weights.shape() == rows.shape()),
-        "sums %s of %s by %s with weights %s", out.shape(), in.shape(), rows.shape(),
-        weights.shape());
   if (out.elements() == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::WithWidth(C, gpu::Aligned(out.data(), in.data()),
@@ -107,9 +102,8 @@ void CudaOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) co
 }
 
 void CudaOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
+  CheckRowProducts(out, a, b);
   const int64_t R = a.dim(0), C = a.dim(1);
-  Check(a.shape() == b.shape() && out.elements() == R, "row products %s of %s and %s", out.shape(),
-        a.shape(), b.shape());
   if (R == 0) return;
   WithActivationType(a.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::WithWidth(

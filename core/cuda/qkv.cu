@@ -8,6 +8,7 @@
 #include "core/activation_type.h"
 #include "core/cuda/kernel.h"
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -263,25 +264,17 @@ __global__ void AddPartialsKernel(float* gradient, const float* partials, int64_
 const float* FloatsOrNull(Tensor tensor) { return tensor ? tensor.As<float>() : nullptr; }
 
 template <class T>
-Operands<T> CheckedOperands(const AttentionShape& shape, const QkvTensors& t) {
-  const int64_t N = shape.rows(), D = shape.head_dim, heads = shape.heads + 2 * shape.kv_heads;
-  Check(D % 2 == 0 && D <= kMaxHeadDim, "head_dim %d: even and at most %d", D, kMaxHeadDim);
-  Check(t.qkv.elements() == N * heads * D, "qkv %s for %d rows of %d columns", t.qkv.shape(), N,
-        shape.qkv_columns());
-  Check(t.q.elements() == N * shape.heads * D && t.k.elements() == N * shape.kv_heads * D &&
-            t.v.elements() == N * shape.kv_heads * D,
-        "q %s, k %s, v %s", t.q.shape(), t.k.shape(), t.v.shape());
-  Check(t.rope.elements() == shape.sequence * D, "rope %s", t.rope.shape());
+Operands<T> OperandsOf(const AttentionShape& shape, const QkvTensors& t) {
+  Check(shape.head_dim <= kMaxHeadDim, "head_dim %d: at most %d", shape.head_dim, kMaxHeadDim);
   const bool norms = t.q_norm || t.k_norm || t.v_norm;
-  Check(!norms || t.scales.elements() == N * heads, "scales %s", t.scales.shape());
   const int H = static_cast<int>(shape.heads), K = static_cast<int>(shape.kv_heads);
   return {.qkv = t.qkv.As<T>(),
           .rope = t.rope.As<float>(),
           .scales = norms ? t.scales.As<float>() : nullptr,
-          .rows = N,
+          .rows = shape.rows(),
           .sequence = shape.sequence,
           .heads = H + 2 * K,
-          .head_dim = static_cast<int>(D),
+          .head_dim = static_cast<int>(shape.head_dim),
           .kinds = {{t.q.As<T>(), FloatsOrNull(t.q_norm), H, 0, true},
                     {t.k.As<T>(), FloatsOrNull(t.k_norm), K, H, true},
                     {t.v.As<T>(), FloatsOrNull(t.v_norm), K, H + K, false}}};
@@ -303,10 +296,11 @@ void WithLayout(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, F
 }  // namespace
 
 void CudaOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const {
+  CheckQkvForward(shape, t);
   WithLayout(
       shape, t, Tensor(),
       [&]<class T, int kHeadDim>(std::type_identity<T>, std::integral_constant<int, kHeadDim>) {
-        const Operands<T> operands = CheckedOperands<T>(shape, t);
+        const Operands<T> operands = OperandsOf<T>(shape, t);
         if (operands.rows == 0) return;
         gpu::Launch(
             "QkvForward", ForwardKernel<T, kHeadDim>,
@@ -318,7 +312,7 @@ void CudaOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensor
 
 void CudaOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                           Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const {
-  Check(dqkv.elements() == t.qkv.elements(), "gradient %s of %s", dqkv.shape(), t.qkv.shape());
+  CheckQkvBackward(shape, t, dqkv);
   const int64_t D = shape.head_dim;
   const int64_t blocks = std::min(CeilingOfQuotient(shape.rows(), kWarps), kMaxBackwardBlocks);
   if (blocks == 0) return;
@@ -330,7 +324,7 @@ void CudaOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tens
                     {.blocks = {static_cast<unsigned>(blocks), kKinds},
                      .threads = kWarps * kWarpLanes,
                      .shared_bytes = kWarps * D * static_cast<int64_t>(sizeof(float))},
-                    stream_, CheckedOperands<T>(shape, t), dqkv.As<T>(), partials);
+                    stream_, OperandsOf<T>(shape, t), dqkv.As<T>(), partials);
       });
   const Tensor gradients[kKinds] = {dq_norm, dk_norm, dv_norm};
   for (int kind = 0; kind < kKinds; ++kind) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/cuda/ops.h"
+#include "core/op_checks.h"
 
 namespace twinstream {
 namespace {
@@ -56,8 +57,7 @@ class EmulatedDevice final : public Device {
   int64_t FreeBytes() const override { return 0; }
 
   void Copy(Tensor to, Tensor from) override {
-    Check(to.dtype() == from.dtype() && to.elements() == from.elements(), "copy of %s to %s",
-          from.shape(), to.shape());
+    CheckCopy(to, from);
     CopyBytes(to.data(), from.data(), from.bytes());
   }
   void CopyIn(Tensor to, const void* host) override { CopyBytes(to.data(), host, to.bytes()); }
