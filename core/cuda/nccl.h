@@ -5,23 +5,37 @@
 
 namespace twinstream {
 
+// A function of the library, as whatever type it is taken for. Dies when there is none of the name.
+class NcclSymbol {
+ public:
+  explicit NcclSymbol(const char* name);
+
+  template <typename Function>
+  operator Function() const {  // NOLINT(google-explicit-constructor)
+    return reinterpret_cast<Function>(address_);
+  }
+
+ private:
+  void* address_;
+};
+
 // Its functions, under their names without the prefix.
 struct Nccl {
-  decltype(&ncclGetUniqueId) GetUniqueId;
-  decltype(&ncclCommInitRank) CommInitRank;
-  decltype(&ncclCommDestroy) CommDestroy;
-  decltype(&ncclCommGetAsyncError) CommGetAsyncError;
-  decltype(&ncclGetErrorString) GetErrorString;
-  decltype(&ncclGetLastError) GetLastError;
-  decltype(&ncclGroupStart) GroupStart;
-  decltype(&ncclGroupEnd) GroupEnd;
-  decltype(&ncclAllReduce) AllReduce;
-  decltype(&ncclAllGather) AllGather;
-  decltype(&ncclReduceScatter) ReduceScatter;
-  decltype(&ncclReduce) Reduce;
-  decltype(&ncclBroadcast) Broadcast;
-  decltype(&ncclSend) Send;
-  decltype(&ncclRecv) Recv;
+  decltype(&ncclGetUniqueId) GetUniqueId = NcclSymbol("ncclGetUniqueId");
+  decltype(&ncclCommInitRank) CommInitRank = NcclSymbol("ncclCommInitRank");
+  decltype(&ncclCommDestroy) CommDestroy = NcclSymbol("ncclCommDestroy");
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError = NcclSymbol("ncclCommGetAsyncError");
+  decltype(&ncclGetErrorString) GetErrorString = NcclSymbol("ncclGetErrorString");
+  decltype(&ncclGetLastError) GetLastError = NcclSymbol("ncclGetLastError");
+  decltype(&ncclGroupStart) GroupStart = NcclSymbol("ncclGroupStart");
+  decltype(&ncclGroupEnd) GroupEnd = NcclSymbol("ncclGroupEnd");
+  decltype(&ncclAllReduce) AllReduce = NcclSymbol("ncclAllReduce");
+  decltype(&ncclAllGather) AllGather = NcclSymbol("ncclAllGather");
+  decltype(&ncclReduceScatter) ReduceScatter = NcclSymbol("ncclReduceScatter");
+  decltype(&ncclReduce) Reduce = NcclSymbol("ncclReduce");
+  decltype(&ncclBroadcast) Broadcast = NcclSymbol("ncclBroadcast");
+  decltype(&ncclSend) Send = NcclSymbol("ncclSend");
+  decltype(&ncclRecv) Recv = NcclSymbol("ncclRecv");
 };
 
 // Loaded once; dies when the library is not there.
