@@ -9,6 +9,7 @@
 // a bf16 result is rounded once, to nearest.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 
 #include "core/tensor.h"
@@ -21,6 +22,8 @@ struct MatmulOptions {
   bool accumulate = false;   // out += a b instead of out = a b
   // M or K is another number in every call (the rows of one expert): nothing is prepared for it.
   bool varying = false;
+
+  friend auto operator<=>(const MatmulOptions&, const MatmulOptions&) = default;
 };
 
 // How the input h of a residual block comes from the streams. x is the normalised, y the identity

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <dnnl.hpp>
 #include <map>
 
@@ -18,6 +19,8 @@ namespace {
 struct MatrixLayout {
   DType dtype = DType::kF32;
   int64_t stride = 0;  // elements from one stored row to the next
+
+  friend auto operator<=>(const MatrixLayout&, const MatrixLayout&) = default;
 };
 
 // What a prepared product depends on.
@@ -27,26 +30,7 @@ struct ProductKey {
   MatmulOptions options;
   int threads = 1;  // a prepared product has its split over threads built in
 
-  friend bool operator<(const ProductKey& x, const ProductKey& y) {
-    return x.Fields() < y.Fields();
-  }
-
- private:
-  std::array<int64_t, 13> Fields() const {
-    return {M,
-            N,
-            K,
-            a.stride,
-            b.stride,
-            out.stride,
-            options.transpose_a,
-            options.transpose_b,
-            options.accumulate,
-            threads,
-            static_cast<int64_t>(a.dtype),
-            static_cast<int64_t>(b.dtype),
-            static_cast<int64_t>(out.dtype)};
-  }
+  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
 // A prepared product, and the memory objects that carry its operands.
