@@ -7,7 +7,7 @@ namespace twinstream {
 namespace {
 
 // Of the workspace, for a matrix's float32 copy.
-int64_t CopyBytes(Tensor matrix) {
+int64_t BytesOfCopy(Tensor matrix) {
   constexpr int64_t kAlignment = 256;
   if (matrix.dtype() == DType::kF32) return 0;
   const int64_t bytes = matrix.elements() * SizeOf(DType::kF32);
@@ -22,7 +22,7 @@ class WidenedProduct {
       : ops_(ops), products_(products), workspace_(workspace) {}
 
   void Multiply(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
-    if (CopyBytes(out) + CopyBytes(a) + CopyBytes(b) <= workspace_.bytes) {
+    if (BytesOfCopy(out) + BytesOfCopy(a) + BytesOfCopy(b) <= workspace_.bytes) {
       MultiplyCopies(out, a, b, options);
       return;
     }
@@ -48,7 +48,7 @@ class WidenedProduct {
     const auto wide = [&memory](Tensor matrix) {
       if (matrix.dtype() == DType::kF32) return matrix;
       const Tensor copy(memory, DType::kF32, matrix.shape());
-      memory += CopyBytes(matrix);
+      memory += BytesOfCopy(matrix);
       return copy;
     };
     const Tensor wide_out = wide(out), wide_a = wide(a), wide_b = wide(b);
