@@ -15,13 +15,14 @@
 #include <thread>
 
 #include "core/cuda/stream.h"
+#include "core/device_collectives.h"
 
 namespace twinstream {
 
 class OperationWatch {
  public:
-  using Number = int64_t;  // of an operation: 1, 2, ...
-  static constexpr Number kMostUnderWay = 256;
+  using Number = DeviceCollectives::Number;  // of an operation: 1, 2, ...
+  static constexpr Number kMostUnderWay = DeviceCollectives::kMostAwaited;
 
   struct Options {
     int card = 0;
@@ -54,7 +55,9 @@ class OperationWatch {
 
   const Options options_;
   const cudaStream_t stream_;
-  std::mutex mutex_;  // guards what follows
+  // Guards what follows. The owner's thread alone writes begun_ and put_ and records the events, so
+  // it reads them without the lock.
+  std::mutex mutex_;
   std::condition_variable wake_;
   std::array<Operation, kMostUnderWay> operations_;  // a ring
   Number begun_ = 0, put_ = 0;                       // Begin, End have been called for so many
