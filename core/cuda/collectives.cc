@@ -6,11 +6,11 @@
 #include <cstring>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "core/cuda/check.h"
+#include "core/cuda/device.h"
 #include "core/cuda/nccl.h"
 #include "core/cuda/operation_watch.h"
 #include "core/cuda/rounded_sums.h"
@@ -21,6 +21,8 @@ namespace {
 
 // Of bf16 values on their way in ReduceScatterAsBFloat16, to and from all members.
 constexpr int64_t kScratchBytes = int64_t{32} << 20;
+
+constexpr char kAllocation[] = "cudaMalloc for a collective";
 
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {
@@ -36,45 +38,27 @@ ncclDataType_t TypeOf(DType dtype) {
   Die("unknown dtype");
 }
 
-class CudaMemory {
- public:
-  explicit CudaMemory(int64_t bytes) {
-    Check(cudaMalloc(&data_, static_cast<size_t>(bytes)), "cudaMalloc for a collective");
-  }
-  ~CudaMemory() { cudaFree(data_); }
-  CudaMemory(const CudaMemory&) = delete;
-  CudaMemory& operator=(const CudaMemory&) = delete;
-
-  template <typename T>
-  T* As() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  void* data_ = nullptr;
-};
-
 // This rank in a group of NCCL's.
 class Membership {
  public:
-  Membership() = default;
+  explicit Membership(const DeviceGroup& group) : group_(group) {}  // `group` outlives it
   ~Membership() { nccl_.CommDestroy(communicator_); }
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
   // Returns when all members have come.
-  void Join(const DeviceGroup& group) {
+  void Join() {
     ncclUniqueId id;
-    static_assert(sizeof(id) == sizeof(group.id));
-    std::memcpy(&id, group.id.data(), sizeof(id));
+    static_assert(sizeof(id) == sizeof(group_.id));
+    std::memcpy(&id, group_.id.data(), sizeof(id));
     ncclComm_t communicator = nullptr;
-    Must(nccl_.CommInitRank(&communicator, group.size, id, group.rank), group.name);
+    Must(nccl_.CommInitRank(&communicator, group_.size, id, group_.rank));
     communicator_ = communicator;
   }
   ncclComm_t get() const { return communicator_; }
 
-  void Must(ncclResult_t result, const std::string& group) const {
-    Check(result == ncclSuccess, "communication over %s: %s: %s", group,
+  void Must(ncclResult_t result) const {
+    Check(result == ncclSuccess, "communication over %s: %s: %s", group_.name,
           nccl_.GetErrorString(result), nccl_.GetLastError(communicator_));
   }
 
@@ -90,16 +74,18 @@ class Membership {
   }
 
  private:
+  const DeviceGroup& group_;
   const Nccl& nccl_ = LoadNccl();
   std::atomic<ncclComm_t> communicator_ = nullptr;
 };
 
 class CudaCollectives final : public DeviceCollectives {
  public:
-  CudaCollectives(int card, cudaStream_t device, const DeviceGroup& group)
+  CudaCollectives(const CudaDevice& device, const DeviceGroup& group)
       : group_(group),
-        device_(device),
-        watch_({.card = card,
+        device_(device.stream()),
+        stream_(device.card(), CudaStream::Priority::kUrgent),
+        watch_({.card = device.card(),
                 .group = group.name,
                 .timeout_seconds = group.timeout_seconds,
                 .failure = [this] { return members_.Failure(); }},
@@ -171,7 +157,7 @@ class CudaCollectives final : public DeviceCollectives {
     return std::all_of(counts.begin(), counts.end(), [&](int64_t c) { return c == counts[0]; });
   }
 
-  void Must(ncclResult_t result) const { members_.Must(result, group_.name); }
+  void Must(ncclResult_t result) const { members_.Must(result); }
   cudaStream_t stream() const { return stream_.get(); }
 
   // Puts an operation on the stream, after what the device has been given.
@@ -188,9 +174,9 @@ class CudaCollectives final : public DeviceCollectives {
   // NCCL connects members when they first need each other, and the host waits: here, where all come
   // at the same time, rather than in a step.
   void Connect() {
-    Run("connection", [this] { members_.Join(group_); });
+    Run("connection", [this] { members_.Join(); });
     constexpr int64_t kWord = sizeof(float);
-    const CudaMemory memory((1 + group_.size) * kWord);
+    const CudaMemory memory((1 + group_.size) * kWord, kAllocation);
     auto* const words = memory.As<std::byte>();
     AllReduce(Tensor(words, DType::kF32, {1}), Reduction::kMax);
     std::vector<DeviceMessage> sent, received;
@@ -238,7 +224,7 @@ class CudaCollectives final : public DeviceCollectives {
   // NCCL would add up bf16 in bf16. So everybody sends everybody the rounded addends of its piece,
   // in rounds of so much of every piece as the scratch memory holds, and sums what arrives.
   void SumRounded(float* values, absl::Span<const int64_t> counts) {
-    if (!scratch_) scratch_.emplace(kScratchBytes);
+    if (!scratch_) scratch_.emplace(kScratchBytes, kAllocation);
     const int64_t part =
         kScratchBytes / (int64_t{2} * group_.size * static_cast<int64_t>(sizeof(BFloat16)));
     BFloat16* const sent = scratch_->As<BFloat16>();       // [size][part]
@@ -272,10 +258,10 @@ class CudaCollectives final : public DeviceCollectives {
 
   const DeviceGroup group_;
   const cudaStream_t device_;
-  UrgentStream stream_;
+  CudaStream stream_;
   CudaEvent given_;  // what the device had been given at the latest Run
   const Nccl& nccl_ = LoadNccl();
-  Membership members_;
+  Membership members_{group_};
   std::optional<CudaMemory> scratch_;           // of SumRounded, from its first call
   std::vector<DeviceMessage> sent_, received_;  // the same
   OperationWatch watch_;
@@ -283,10 +269,9 @@ class CudaCollectives final : public DeviceCollectives {
 
 class CudaNetwork final : public DeviceNetwork {
  public:
-  CudaNetwork(int card, cudaStream_t stream, std::function<std::unique_ptr<Device>()> beside)
-      : number_(card), stream_(stream), beside_(std::move(beside)) {
+  explicit CudaNetwork(const CudaDevice& device) : device_(device) {
     cudaDeviceProp properties;
-    Check(cudaGetDeviceProperties(&properties, card), "cudaGetDeviceProperties");
+    Check(cudaGetDeviceProperties(&properties, device.card()), "cudaGetDeviceProperties");
     card_ = absl::BytesToHexString(
         absl::string_view(properties.uuid.bytes, sizeof(properties.uuid.bytes)));
   }
@@ -303,26 +288,24 @@ class CudaNetwork final : public DeviceNetwork {
   }
 
   std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) override {
-    return std::make_unique<CudaCollectives>(number_, stream_, group);
+    return std::make_unique<CudaCollectives>(device_, group);
   }
 
-  std::unique_ptr<Device> Beside() override { return beside_(); }
+  std::unique_ptr<Device> Beside() override { return std::make_unique<CudaDevice>(device_.card()); }
 
   int64_t Mark() override {
-    At(++marks_).Record(stream_);
+    At(++marks_).Record(device_.stream());
     return marks_;
   }
 
   void Await(DeviceNetwork& other, int64_t mark) override {
-    static_cast<CudaNetwork&>(other).At(mark).MakeWait(stream_);
+    static_cast<CudaNetwork&>(other).At(mark).MakeWait(device_.stream());
   }
 
  private:
   CudaEvent& At(int64_t mark) { return events_[static_cast<size_t>(mark) % events_.size()]; }
 
-  const int number_;
-  const cudaStream_t stream_;
-  const std::function<std::unique_ptr<Device>()> beside_;
+  const CudaDevice& device_;
   std::string card_;
   std::array<CudaEvent, 256> events_;  // a ring
   int64_t marks_ = 0;
@@ -330,9 +313,8 @@ class CudaNetwork final : public DeviceNetwork {
 
 }  // namespace
 
-std::unique_ptr<DeviceNetwork> MakeCudaNetwork(int card, cudaStream_t stream,
-                                               std::function<std::unique_ptr<Device>()> beside) {
-  return std::make_unique<CudaNetwork>(card, stream, std::move(beside));
+std::unique_ptr<DeviceNetwork> MakeCudaNetwork(const CudaDevice& device) {
+  return std::make_unique<CudaNetwork>(device);
 }
 
 }  // namespace twinstream

@@ -25,7 +25,7 @@ int MultiprocessorsOf(int card) {
   return count;
 }
 
-void CopyBytes(void* to, const void* from, int64_t bytes, gpu::Stream stream) {
+void CopyBytes(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
   Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
         "cudaMemcpyAsync");
@@ -33,21 +33,12 @@ void CopyBytes(void* to, const void* from, int64_t bytes, gpu::Stream stream) {
 
 }  // namespace
 
-CudaStream::CudaStream(int card) : stream_() {
-  Check(cudaSetDevice(card), "cudaSetDevice");
-  Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
-}
-
-CudaStream::~CudaStream() { Check(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
-
 CudaDevice::CudaDevice(int card)
     : card_(card),
-      stream_(card),
+      stream_(card, CudaStream::Priority::kUsual),
       workspace_(*this, kWorkspaceBytes),
-      ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()},
-           MakeMatrixProducts(stream())),
-      network_(
-          MakeCudaNetwork(card, stream(), [card] { return std::make_unique<CudaDevice>(card); })) {}
+      ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()}),
+      network_(MakeCudaNetwork(*this)) {}
 
 std::byte* CudaDevice::Allocate(int64_t bytes) {
   Check(cudaSetDevice(card_), "cudaSetDevice");
@@ -89,8 +80,6 @@ void CudaDevice::CopyOut(void* host, Tensor from) {
   Synchronize();
 }
 
-void CudaDevice::Synchronize() {
-  Check(cudaStreamSynchronize(stream()), "cudaStreamSynchronize: the work before it");
-}
+void CudaDevice::Synchronize() { stream_.Synchronize(); }
 
 }  // namespace twinstream

@@ -2,24 +2,11 @@
 #pragma once
 
 #include "core/cuda/ops.h"
+#include "core/cuda/stream.h"
 #include "core/device.h"
 #include "core/device_collectives.h"
-#include "gpu/primitives.h"
 
 namespace twinstream {
-
-// A stream of a card, which does not wait for work outside of it.
-class CudaStream {
- public:
-  explicit CudaStream(int card);
-  ~CudaStream();
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-  gpu::Stream get() const { return stream_; }
-
- private:
-  gpu::Stream stream_;
-};
 
 // The thread that makes it issues its operations; memory and copies are for any thread.
 class CudaDevice final : public Device {
@@ -27,7 +14,7 @@ class CudaDevice final : public Device {
   explicit CudaDevice(int card);  // by CUDA's number; becomes the thread's current one
 
   int card() const { return card_; }
-  gpu::Stream stream() const { return stream_.get(); }
+  cudaStream_t stream() const { return stream_.get(); }
 
   absl::string_view name() const override { return "cuda"; }
   std::byte* Allocate(int64_t bytes) override;

@@ -3,15 +3,16 @@
 
 #include <cublasLt.h>
 
-#include <array>
+#include <compare>
 #include <map>
 
 #include "core/cuda/check.h"
+#include "core/cuda/stream.h"
 
 namespace twinstream {
 namespace {
 
-constexpr size_t kProductWorkspaceBytes = size_t{32} << 20;  // what cuBLAS itself takes on sm_90
+constexpr int64_t kProductWorkspaceBytes = int64_t{32} << 20;  // what cuBLAS itself takes on sm_90
 
 // What cuBLASLt's choice of a kernel depends on.
 struct ProductKey {
@@ -20,23 +21,7 @@ struct ProductKey {
   DType operands = DType::kF32, result = DType::kF32;
   uint32_t alignment_a = 0, alignment_b = 0, alignment_out = 0;  // bytes
 
-  friend bool operator<(const ProductKey& x, const ProductKey& y) {
-    return x.Fields() < y.Fields();
-  }
-
- private:
-  std::array<int64_t, 10> Fields() const {
-    return {M,
-            N,
-            K,
-            transpose_a,
-            transpose_b,
-            static_cast<int64_t>(operands),
-            static_cast<int64_t>(result),
-            alignment_a,
-            alignment_b,
-            alignment_out};
-  }
+  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
 // cuBLASLt's matrices are stored by columns: a matrix of ours is the transpose of one of its, in
@@ -105,12 +90,8 @@ class BlasProducts final : public MatrixProducts {
  public:
   explicit BlasProducts(gpu::Stream stream) : stream_(stream) {
     Check(cublasLtCreate(&handle_), "cublasLtCreate");
-    Check(cudaMalloc(&workspace_, kProductWorkspaceBytes), "cudaMalloc: workspace of cuBLASLt");
   }
-  ~BlasProducts() override {
-    Check(cudaFree(workspace_), "cudaFree");
-    Check(cublasLtDestroy(handle_), "cublasLtDestroy");
-  }
+  ~BlasProducts() override { Check(cublasLtDestroy(handle_), "cublasLtDestroy"); }
   BlasProducts(const BlasProducts&) = delete;
   BlasProducts& operator=(const BlasProducts&) = delete;
 
@@ -119,7 +100,7 @@ class BlasProducts final : public MatrixProducts {
     const float alpha = 1, beta = options.accumulate ? 1 : 0;
     Check(cublasLtMatmul(handle_, &plan.product, &alpha, b.data(), &plan.left, a.data(),
                          &plan.right, &beta, out.data(), &plan.out, out.data(), &plan.out,
-                         &plan.algorithm, workspace_, kProductWorkspaceBytes, stream_),
+                         &plan.algorithm, workspace_.As<void>(), kProductWorkspaceBytes, stream_),
           "cublasLtMatmul");
   }
 
@@ -169,7 +150,7 @@ class BlasProducts final : public MatrixProducts {
 
   gpu::Stream stream_;
   cublasLtHandle_t handle_ = nullptr;
-  void* workspace_ = nullptr;
+  CudaMemory workspace_{kProductWorkspaceBytes, "cudaMalloc: workspace of cuBLASLt"};
   std::map<ProductKey, Plan> plans_;
 };
 

@@ -30,12 +30,11 @@ constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 class CudaOps final : public Ops {
  public:
   // multiprocessors: of the device. `workspace` outlives the ops and is theirs alone.
-  CudaOps(gpu::Stream stream, int multiprocessors, Workspace workspace,
-          std::unique_ptr<MatrixProducts> products)
+  CudaOps(gpu::Stream stream, int multiprocessors, Workspace workspace)
       : stream_(stream),
         multiprocessors_(multiprocessors),
         workspace_(workspace),
-        products_(std::move(products)) {}
+        products_(MakeMatrixProducts(stream)) {}
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;

@@ -1,34 +1,46 @@
-// Owners of a stream and of an event, on the calling thread's card.
+// Owners of what the CUDA runtime gives: a stream, an event, memory of a card.
 #pragma once
 
 #include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
 
 #include "core/cuda/check.h"
 
 namespace twinstream {
 
-// Its work goes on beside all other streams', and before theirs where they want the same
-// multiprocessors.
-class UrgentStream {
+// A stream of a card, which does not wait for work outside of it.
+class CudaStream {
  public:
-  UrgentStream() {
-    int least = 0, greatest = 0;
-    Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
-    Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
+  // Urgent work goes before that of other streams where both want the same multiprocessors.
+  enum class Priority { kUsual, kUrgent };
+
+  // `card`, by CUDA's number, becomes the thread's current one.
+  CudaStream(int card, Priority priority) {
+    Check(cudaSetDevice(card), "cudaSetDevice");
+    int value = 0;  // CUDA's usual priority
+    if (priority == Priority::kUrgent) {
+      Check(cudaDeviceGetStreamPriorityRange(/*leastPriority=*/nullptr, &value),
+            "cudaDeviceGetStreamPriorityRange");
+    }
+    Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, value),
           "cudaStreamCreateWithPriority");
   }
-  ~UrgentStream() { cudaStreamDestroy(stream_); }
-  UrgentStream(const UrgentStream&) = delete;
-  UrgentStream& operator=(const UrgentStream&) = delete;
+  ~CudaStream() { Check(cudaStreamDestroy(stream_), "cudaStreamDestroy"); }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
 
   cudaStream_t get() const { return stream_; }
-  void Synchronize() const { Check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"); }
+  void Synchronize() const {
+    Check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize: the work before it");
+  }
 
  private:
   cudaStream_t stream_ = nullptr;
 };
 
-// A point in the work of a stream; tells no time.
+// A point in the work of a stream of the thread's current card; tells no time.
 class CudaEvent {
  public:
   CudaEvent() {
@@ -52,6 +64,26 @@ class CudaEvent {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+// Memory of the thread's current card, beside what the device accounts for.
+class CudaMemory {
+ public:
+  // what: for the message that there is none left.
+  CudaMemory(int64_t bytes, const char* what) {
+    Check(cudaMalloc(&data_, static_cast<size_t>(bytes)), what);
+  }
+  ~CudaMemory() { Check(cudaFree(data_), "cudaFree"); }
+  CudaMemory(const CudaMemory&) = delete;
+  CudaMemory& operator=(const CudaMemory&) = delete;
+
+  template <typename T>
+  T* As() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void* data_ = nullptr;
 };
 
 }  // namespace twinstream
