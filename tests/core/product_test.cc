@@ -1,0 +1,69 @@
+// Products on every device: of float32, of bf16, and of matrices of different types, as the
+// router's.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/testing/near.h"
+#include "tests/testing/product_checks.h"
+#include "tests/testing/tested_ops.h"
+#include "tests/testing/vectors.h"
+
+namespace twinstream::testing {
+namespace {
+
+constexpr DType kNarrow = DType::kBF16, kWide = DType::kF32;
+
+TEST(ProductTest, EveryOptionAndOddSizesMatchTheReference) {
+  for (const ProductSize& size :
+       {ProductSize{1, 1, 1}, ProductSize{1, 7, 5}, ProductSize{5, 1, 9}, ProductSize{3, 4, 1},
+        ProductSize{17, 33, 65}, ProductSize{64, 96, 32}, ProductSize{13, 67, 128}}) {
+    for (const MatmulOptions& options : AllMatmulOptions()) {
+      EXPECT_LE(ProductError(TestedOps(), size, options), Float32Tolerance(size.K))
+          << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
+          << options.transpose_b << options.accumulate << options.varying;
+    }
+  }
+}
+
+TEST(ProductTest, Bf16MatricesInEveryPlaceMatchTheReference) {
+  for (const ProductSize& size : {ProductSize{1, 1, 1}, ProductSize{5, 1, 9},
+                                  ProductSize{17, 33, 65}, ProductSize{13, 67, 128}}) {
+    for (const MatmulOptions& options : AllMatmulOptions()) {
+      ExpectBf16Products(TestedOps(), size, options);
+    }
+  }
+}
+
+// Copies of 38 MB: more than a device's workspace. A router's logits, and the gradients of its
+// input and its weight.
+TEST(ProductTest, LargeOnesOfARouterMatchTheReference) {
+  constexpr int64_t kTokens = 4700, kWidth = 2051, kExperts = 3;
+  EXPECT_LE(ProductError(TestedOps(), {kTokens, kExperts, kWidth}, {.transpose_b = true},
+                         {kWide, kNarrow, kWide}),
+            Float32Tolerance(kWidth));
+  EXPECT_LE(ProductError(TestedOps(), {kTokens, kWidth, kExperts}, {.accumulate = true},
+                         {kNarrow, kWide, kWide}),
+            Tolerance(kNarrow, kExperts));
+  EXPECT_LE(ProductError(TestedOps(), {kExperts, kWidth, kTokens},
+                         {.transpose_a = true, .accumulate = true}, {kWide, kWide, kNarrow}),
+            Float32Tolerance(kTokens));
+}
+
+TEST(ProductTest, ZeroSizesAreZeroOrUnchanged) {
+  const Tensor a(nullptr, kWide, {2, 0}), b(nullptr, kWide, {0, 3});
+  std::vector<float> out = {1, 2, 3, 4, 5, 6};
+  TestedOps().Matmul(View(out, {2, 3}), a, b, {.accumulate = true});
+  EXPECT_EQ(out, std::vector<float>({1, 2, 3, 4, 5, 6}));
+  TestedOps().Matmul(View(out, {2, 3}), a, b, {});
+  EXPECT_EQ(out, std::vector<float>(6));
+  for (const ProductSize& size :
+       {ProductSize{0, 3, 4}, ProductSize{3, 0, 4}, ProductSize{0, 0, 0}}) {
+    for (const MatmulOptions& options : AllMatmulOptions()) {
+      EXPECT_EQ(ProductError(TestedOps(), size, options), 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace twinstream::testing
