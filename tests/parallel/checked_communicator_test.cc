@@ -1,7 +1,5 @@
 #include "parallel/checked_communicator.h"
 
-#include <numeric>
-
 #include "gtest/gtest.h"
 #include "parallel/host_communicator.h"
 #include "tests/testing/run_ranks.h"
@@ -10,10 +8,8 @@ namespace twinstream::testing {
 namespace {
 
 CheckedCommunicator World(Transport& transport) {
-  std::vector<int> ranks(static_cast<size_t>(transport.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
   return CheckedCommunicator(
-      std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, ranks));
+      std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, AllRanks(transport.size())));
 }
 
 Tensor Of(std::vector<float>& values) {

@@ -1,7 +1,5 @@
 #include "parallel/device_communicator.h"
 
-#include <numeric>
-
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "parallel/host_communicator.h"
@@ -33,11 +31,9 @@ TEST_P(DeviceCommunicatorTest, GivesTheNetworkWhatTheOperationsSay) {
   RunRanks(GetParam(), [&](Transport& transport) {
     const std::unique_ptr<Device> device =
         MakeRemoteDevice(MakeUntouchableDevice(), &hub, std::to_string(transport.rank()));
-    std::vector<int> ranks(static_cast<size_t>(transport.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    DeviceCommunicator communicator(
-        std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, ranks), *device,
-        AllRoutes(transport.size()), 60);
+    DeviceCommunicator communicator(std::make_unique<HostCommunicator>(transport, GridGroup::kWorld,
+                                                                       AllRanks(transport.size())),
+                                    *device, AllRoutes(transport.size()), 60);
     UploadedCommunicator world(communicator, *device);
     CheckTensors(world);
   });

@@ -1,7 +1,5 @@
 #include "parallel/staged_communicator.h"
 
-#include <numeric>
-
 #include "gtest/gtest.h"
 #include "parallel/host_communicator.h"
 #include "tests/testing/collective_checks.h"
@@ -13,10 +11,9 @@ namespace twinstream::testing {
 namespace {
 
 StagedCommunicator Staged(Transport& transport, Device& device) {
-  std::vector<int> ranks(static_cast<size_t>(transport.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return StagedCommunicator(std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, ranks),
-                            device);
+  return StagedCommunicator(
+      std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, AllRanks(transport.size())),
+      device);
 }
 
 class StagedCommunicatorTest : public ::testing::TestWithParam<int> {};

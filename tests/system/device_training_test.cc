@@ -17,11 +17,7 @@ constexpr int64_t kSaved = 3, kLast = 6;
 
 void ExpectReference(const GoldenRun& golden, const JobSpec& job) {
   SCOPED_TRACE(LayoutName(job));
-  const Deviations d = Compare(golden.Train(job, TestedDevices()), golden.golden());
-  EXPECT_LE(d.loss, kLossLimit);
-  EXPECT_LE(d.norm, kNormLimit);
-  EXPECT_LE(d.gradient, kGradientLimit);
-  EXPECT_LE(d.weight, kWeightLimit);
+  ExpectWithinLimits(Compare(golden.Train(job, TestedDevices()), golden.golden()));
 }
 
 // On these layouts, or in the long version on all of up to four ranks.

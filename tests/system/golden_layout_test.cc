@@ -23,11 +23,9 @@ bool Wanted(const JobSpec& job) {
 class GoldenLayoutTest : public ::testing::TestWithParam<std::string> {
  protected:
   void ExpectReference(const GoldenRun& golden, const JobSpec& job) {
+    SCOPED_TRACE(LayoutName(job));
     const Deviations d = Compare(golden.Train(job), golden.golden());
-    EXPECT_LE(d.loss, kLossLimit) << LayoutName(job);
-    EXPECT_LE(d.norm, kNormLimit) << LayoutName(job);
-    EXPECT_LE(d.gradient, kGradientLimit) << LayoutName(job);
-    EXPECT_LE(d.weight, kWeightLimit) << LayoutName(job);
+    ExpectWithinLimits(d);
     worst_.loss = std::max(worst_.loss, d.loss);
     worst_.norm = std::max(worst_.norm, d.norm);
     worst_.gradient = std::max(worst_.gradient, d.gradient);

@@ -24,10 +24,7 @@ TEST_P(MoeLayoutTest, OneMicroBatchOnEveryLegalLayoutGivesTheReference) {
       SCOPED_TRACE(LayoutName(job));
       const TrainedRun run = golden.Train(job);
       const Deviations d = Compare(run, golden.golden());
-      EXPECT_LE(d.loss, kLossLimit);
-      EXPECT_LE(d.norm, kNormLimit);
-      EXPECT_LE(d.gradient, kGradientLimit);
-      EXPECT_LE(d.weight, kWeightLimit);
+      ExpectWithinLimits(d);
       EXPECT_NEAR(run.first.load_balance / load_balance, 1, kLossLimit);
       EXPECT_NEAR(run.first.router_z / router_z, 1, kLossLimit);
       worst = {std::max(worst.loss, d.loss), std::max(worst.norm, d.norm),

@@ -1,7 +1,6 @@
 #include "tests/testing/checkpoint_state.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -35,9 +34,8 @@ int64_t TensorOf(const Piece& piece) {
 }
 
 Communicator& World(Transport& transport, std::unique_ptr<Communicator>& world) {
-  std::vector<int> ranks(static_cast<size_t>(transport.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  world = std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, ranks);
+  world =
+      std::make_unique<HostCommunicator>(transport, GridGroup::kWorld, AllRanks(transport.size()));
   return *world;
 }
 

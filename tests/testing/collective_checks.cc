@@ -11,14 +11,13 @@
 #include "gtest/gtest.h"
 #include "parallel/collectives.h"
 #include "parallel/host_communicator.h"
+#include "tests/testing/run_ranks.h"
 
 namespace twinstream::testing {
 namespace {
 
 HostCommunicator World(Transport& transport) {
-  std::vector<int> ranks(static_cast<size_t>(transport.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return HostCommunicator(transport, GridGroup::kWorld, ranks);
+  return HostCommunicator(transport, GridGroup::kWorld, AllRanks(transport.size()));
 }
 
 template <typename T>

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "parallel/host_communicator.h"
 #include "proto/layout_rules.h"
+#include "tests/testing/run_ranks.h"
 
 namespace twinstream::testing {
 namespace {
@@ -136,9 +137,7 @@ void CheckEngine(ParallelSpec::Schedule schedule, const PipelineShape& shape,
     stages.push_back(owned.back().get());
   }
   CountingDevice device;
-  std::vector<int> ranks(static_cast<size_t>(shape.ranks));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  HostCommunicator pipeline(transport, GridGroup::kPipeline, ranks);
+  HostCommunicator pipeline(transport, GridGroup::kPipeline, AllRanks(shape.ranks));
   CommunicationThread communication(overlap, {.pipeline = shape.ranks}, transport);
   PipelineEngine engine(stages, shape, pipeline, device, peak_slots,
                         overlap == Overlap::kOn ? &communication : nullptr);

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <cstring>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -11,24 +10,19 @@
 #include "core/check.h"
 #include "parallel/host_communicator.h"
 #include "parallel/staged_communicator.h"
+#include "tests/testing/run_ranks.h"
 
 namespace twinstream::testing {
 namespace {
-
-std::vector<int> Everybody(int size) {
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 // Operations are done when they return; a message when it is awaited.
 class ThreadCollectives final : public DeviceCollectives {
  public:
   ThreadCollectives(ThreadHub& hub, int rank, Device& device)
       : transport_(hub, rank),
-        group_(std::make_unique<HostCommunicator>(transport_, GridGroup::kWorld,
-                                                  Everybody(hub.size())),
-               device) {
+        group_(
+            std::make_unique<HostCommunicator>(transport_, GridGroup::kWorld, AllRanks(hub.size())),
+            device) {
     transport_.SetWaitPolicy({.timeout_seconds = 60});
   }
 

@@ -4,6 +4,13 @@
 
 namespace twinstream::testing {
 
+void ExpectWithinLimits(const Deviations& deviations) {
+  EXPECT_LE(deviations.loss, kLossLimit);
+  EXPECT_LE(deviations.norm, kNormLimit);
+  EXPECT_LE(deviations.gradient, kGradientLimit);
+  EXPECT_LE(deviations.weight, kWeightLimit);
+}
+
 void ExpectSameBits(const RunRecord& run, const RunRecord& reference) {
   EXPECT_EQ(run.losses, reference.losses);
   EXPECT_EQ(run.gradient_norms, reference.gradient_norms);

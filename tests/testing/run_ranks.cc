@@ -1,7 +1,7 @@
 #include "tests/testing/run_ranks.h"
 
+#include <numeric>
 #include <thread>
-#include <vector>
 
 #include "parallel/thread_transport.h"
 
@@ -18,6 +18,12 @@ void RunRanks(int ranks, absl::FunctionRef<void(Transport& transport)> body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 }  // namespace twinstream::testing
