@@ -39,9 +39,8 @@ absl::Status CannotLoad(const std::string& module, absl::string_view problem) {
       absl::StrSplit(problem, absl::MaxSplits(": ", 1));
   const auto [file, what] = file_and_problem;
   if (file != module && absl::StrContains(what, "No such file")) {
-    return CudaNeeds(
-        absl::StrCat(file, ", which the loader does not find"),
-        "install CUDA's libraries and name their folders in LD_LIBRARY_PATH");
+    return CudaNeeds(absl::StrCat(file, ", which the loader does not find"),
+                     "install CUDA's libraries and name their folders in LD_LIBRARY_PATH");
   }
   return CudaNeeds(
       absl::StrCat("a module that fits this program, and the loader says of it \"", problem, "\""),
@@ -70,12 +69,6 @@ absl::StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int local_rank) {
 // A host without NVIDIA's driver has no card: its jobs need not load CUDA's libraries to learn it.
 bool HasCudaDriver() { return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr; }
 
-bool HasUsableCard() {
-  if (!HasCudaDriver()) return false;
-  const absl::StatusOr<const CudaBackend*> backend = LoadCudaBackend();
-  return backend.ok() && (*backend)->CardOf(/*local_rank=*/0).ok();
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
@@ -86,10 +79,10 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
       absl::StrCat("there is no device ", name, ", only cpu and cuda"));
 }
 
-std::vector<std::string> AvailableDevices() {
-  std::vector<std::string> names = {"cpu"};
-  if (HasUsableCard()) names.emplace_back("cuda");
-  return names;
+bool HasUsableCard() {
+  if (!HasCudaDriver()) return false;
+  const absl::StatusOr<const CudaBackend*> backend = LoadCudaBackend();
+  return backend.ok() && (*backend)->CardOf(/*local_rank=*/0).ok();
 }
 
 }  // namespace twinstream

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -53,8 +52,8 @@ struct DeviceOptions {
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
                                                    const DeviceOptions& options = {});
 
-// The names with which MakeDevice succeeds on this host, the CPU's first.
-std::vector<std::string> AvailableDevices();
+// Whether MakeDevice("cuda") would find a card on this host. Nothing is started on it.
+bool HasUsableCard();
 
 // The one owner of a piece of device memory. Move-only; zeroed at birth.
 class Storage {

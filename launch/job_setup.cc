@@ -1,6 +1,5 @@
 #include "launch/job_setup.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -60,17 +59,14 @@ absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, Data
 
 namespace {
 
-// Whether every rank could use the device.
-bool AvailableEverywhere(Runtime& runtime, absl::string_view device) {
-  const std::vector<std::string> here = AvailableDevices();
-  const bool missing = std::find(here.begin(), here.end(), device) == here.end();
-  return AllReduceValue(runtime.world(), missing ? 1 : 0, Reduction::kSum) == 0;
+bool EveryRankHasACard(Runtime& runtime) {
+  return AllReduceValue(runtime.world(), HasUsableCard() ? 0 : 1, Reduction::kSum) == 0;
 }
 
 absl::string_view DeviceName(Runtime& runtime, TrainSpec::Device device) {
   switch (device) {
     case TrainSpec::AUTO:
-      return AvailableEverywhere(runtime, "cuda") ? "cuda" : "cpu";
+      return EveryRankHasACard(runtime) ? "cuda" : "cpu";
     case TrainSpec::CPU:
       return "cpu";
     case TrainSpec::CUDA:

@@ -14,16 +14,12 @@ namespace twinstream {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST(BackendsTest, TheCpuIsAlwaysThereAndFirst) {
-  EXPECT_EQ(AvailableDevices().front(), "cpu");
-  EXPECT_EQ(MakeDevice("cpu").value()->name(), "cpu");
-}
+TEST(BackendsTest, TheCpuIsAlwaysThere) { EXPECT_EQ(MakeDevice("cpu").value()->name(), "cpu"); }
 
 TEST(BackendsTest, AnUnknownDeviceIsRefused) {
   EXPECT_EQ(MakeDevice("abacus").status().code(), absl::StatusCode::kInvalidArgument);
@@ -34,10 +30,10 @@ TEST(BackendsTest, AnUnknownDeviceIsRefused) {
 TEST(BackendsTest, CudaIsAvailableOrSaysInOneSentenceWhatIsMissing) {
   const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cuda");
   if (device.ok()) {
-    EXPECT_THAT(AvailableDevices(), Contains("cuda"));
+    EXPECT_TRUE(HasUsableCard());
     return;
   }
-  EXPECT_THAT(AvailableDevices(), Not(Contains("cuda")));
+  EXPECT_FALSE(HasUsableCard());
   EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
   const std::string message(device.status().message());
   EXPECT_THAT(message, AllOf(StartsWith("train.device = CUDA needs "),
