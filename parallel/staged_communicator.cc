@@ -1,5 +1,6 @@
 #include "parallel/staged_communicator.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -28,7 +29,7 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Devic
 void StagedCommunicator::AllReduce(Tensor inout, Reduction reduction) {
   if (size() == 1) return;
   const Tensor staged = in_.Like(inout);
-  CopyOut(staged, inout);
+  device_.CopyOut(staged.data(), inout);
   host_->AllReduce(staged, reduction);
   device_.CopyIn(inout, staged.data());
 }
@@ -36,31 +37,33 @@ void StagedCommunicator::AllReduce(Tensor inout, Reduction reduction) {
 void StagedCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts) {
   if (size() == 1) return;
   const Tensor staged = in_.Like(inout);
-  CopyOut(Own(staged, counts), Own(inout, counts));
+  device_.CopyOut(Own(staged, counts).data(), Own(inout, counts));
   host_->AllGather(staged, counts);
   device_.CopyIn(inout, staged.data());
 }
 
 void StagedCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) {
-  if (size() == 1) return;
-  const Tensor staged = in_.Like(inout);
-  CopyOut(staged, inout);
-  host_->ReduceScatter(staged, counts);
-  device_.CopyIn(Own(inout, counts), Own(staged, counts).data());
+  ReduceScatterBy(&Communicator::ReduceScatter, inout, counts);
 }
 
 void StagedCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) {
+  ReduceScatterBy(&Communicator::ReduceScatterAsBFloat16, inout, counts);
+}
+
+void StagedCommunicator::ReduceScatterBy(ReduceScatterOperation operation, Tensor inout,
+                                         absl::Span<const int64_t> counts) {
   if (size() == 1) return;
   const Tensor staged = in_.Like(inout);
-  CopyOut(staged, inout);
-  host_->ReduceScatterAsBFloat16(staged, counts);
+  device_.CopyOut(staged.data(), inout);
+  ((*host_).*operation)(staged, counts);
   device_.CopyIn(Own(inout, counts), Own(staged, counts).data());
 }
 
 // Rows between the parts stay what they are.
 void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
   const Tensor staged_out = out_.Like(out), staged_in = in_.Like(in);
-  ForEachPart(staged_in, in, in_parts, [this](Tensor to, Tensor from) { CopyOut(to, from); });
+  ForEachPart(staged_in, in, in_parts,
+              [this](Tensor to, Tensor from) { device_.CopyOut(to.data(), from); });
   host_->AllToAll(staged_out, out_parts, staged_in, in_parts);
   ForEachPart(out, staged_out, out_parts,
               [this](Tensor to, Tensor from) { device_.CopyIn(to, from.data()); });
@@ -69,7 +72,7 @@ void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, Row
 void StagedCommunicator::Broadcast(Tensor inout, int root) {
   if (size() == 1) return;
   const Tensor staged = in_.Like(inout);
-  if (rank() == root) CopyOut(staged, inout);
+  if (rank() == root) device_.CopyOut(staged.data(), inout);
   host_->Broadcast(staged, root);
   if (rank() != root) device_.CopyIn(inout, staged.data());
 }
@@ -80,12 +83,12 @@ void StagedCommunicator::Barrier() {
 }
 
 Ticket StagedCommunicator::Send(Tensor tensor, int to, Channel channel) {
-  const int64_t index = FreeMessage(tensor.bytes());
+  const int64_t index = FreeMessage();
   Message& message = messages_[static_cast<size_t>(index)];
-  message.staged = message.buffer.Like(tensor);
+  const Tensor staged = message.buffer.Like(tensor);
   message.target = Tensor();
-  CopyOut(message.staged, tensor);
-  message.ticket = host_->Send(message.staged, to, channel);
+  device_.CopyOut(staged.data(), tensor);
+  message.ticket = host_->Send(staged, to, channel);
   return {.request = index, .what = message.ticket.what};
 }
 
@@ -94,11 +97,10 @@ void StagedCommunicator::Receive(Tensor tensor, int from, Channel channel) {
 }
 
 Ticket StagedCommunicator::StartReceive(Tensor tensor, int from, Channel channel) {
-  const int64_t index = FreeMessage(tensor.bytes());
+  const int64_t index = FreeMessage();
   Message& message = messages_[static_cast<size_t>(index)];
-  message.staged = message.buffer.Like(tensor);
   message.target = tensor;
-  message.ticket = host_->StartReceive(message.staged, from, channel);
+  message.ticket = host_->StartReceive(message.buffer.Like(tensor), from, channel);
   return {.request = index, .what = message.ticket.what};
 }
 
@@ -106,7 +108,7 @@ void StagedCommunicator::Wait(Ticket ticket) {
   Message& message = messages_.at(static_cast<size_t>(ticket.request));
   Check(message.under_way, "%s is waited for twice", ticket.what);
   host_->Wait(message.ticket);
-  if (message.target) device_.CopyIn(message.target, message.staged.data());
+  if (message.target) device_.CopyIn(message.target, message.buffer.data());
   message.under_way = false;
 }
 
@@ -124,27 +126,12 @@ Tensor StagedCommunicator::Own(Tensor tensor, absl::Span<const int64_t> counts) 
   return Flat(tensor).Rows(begin, begin + *mine);
 }
 
-void StagedCommunicator::CopyOut(Tensor to, Tensor from) {
-  if (from.bytes() > 0) device_.CopyOut(to.data(), from);
-}
-
-// The smallest that is large enough, so that the larger ones are left to larger messages; else a
-// new one.
-int64_t StagedCommunicator::FreeMessage(int64_t bytes) {
-  int64_t best = -1;
-  const auto size_of = [this](int64_t i) {
-    return messages_[static_cast<size_t>(i)].buffer.bytes();
-  };
-  for (int64_t i = 0; i < static_cast<int64_t>(messages_.size()); ++i) {
-    if (messages_[static_cast<size_t>(i)].under_way || size_of(i) < bytes) continue;
-    if (best < 0 || size_of(i) < size_of(best)) best = i;
-  }
-  if (best < 0) {
-    best = static_cast<int64_t>(messages_.size());
-    messages_.emplace_back();
-  }
-  messages_[static_cast<size_t>(best)].under_way = true;
-  return best;
+int64_t StagedCommunicator::FreeMessage() {
+  const auto is_free = [](const Message& message) { return !message.under_way; };
+  auto message = std::find_if(messages_.begin(), messages_.end(), is_free);
+  if (message == messages_.end()) message = messages_.emplace(messages_.end());
+  message->under_way = true;
+  return message - messages_.begin();
 }
 
 }  // namespace twinstream

@@ -41,7 +41,7 @@ class StagedCommunicator final : public Communicator {
    public:
     // Such a tensor in the buffer; its former contents are lost.
     Tensor Like(Tensor tensor);
-    int64_t bytes() const { return bytes_; }
+    const std::byte* data() const { return data_.get(); }
 
    private:
     std::unique_ptr<std::byte[]> data_;
@@ -51,15 +51,19 @@ class StagedCommunicator final : public Communicator {
   struct Message {
     Buffer buffer;
     bool under_way = false;
-    Ticket ticket;          // of the communicator within
-    Tensor staged, target;  // target: what is received goes there
+    Ticket ticket;  // of the communicator within
+    Tensor target;  // what is received goes there
   };
+
+  using ReduceScatterOperation = void (Communicator::*)(Tensor, absl::Span<const int64_t>);
 
   // The part of `tensor` that is this rank's piece.
   Tensor Own(Tensor tensor, absl::Span<const int64_t> counts) const;
-  void CopyOut(Tensor to, Tensor from);
-  // A message of so many bytes that is not under way; its index is the ticket's request.
-  int64_t FreeMessage(int64_t bytes);
+  // operation: the communicator within's.
+  void ReduceScatterBy(ReduceScatterOperation operation, Tensor inout,
+                       absl::Span<const int64_t> counts);
+  // One that was not under way, and is now; its index is the ticket's request.
+  int64_t FreeMessage();
 
   std::unique_ptr<Communicator> host_;
   Device& device_;
