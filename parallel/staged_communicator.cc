@@ -21,6 +21,21 @@ void ForEachPart(Tensor a, Tensor b, RowParts parts, F use) {
   }
 }
 
+// What a group of one rank sends itself: it stays on the device.
+void CopyParts(Device& device, Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
+  constexpr char kWhat[] = "all-to-all of one rank";
+  CheckParts(out, out_parts, 1, kWhat);
+  CheckParts(in, in_parts, 1, kWhat);
+  for (size_t i = 0; i < in_parts.counts.size(); ++i) {
+    const int64_t rows = in_parts.counts[i];
+    Check(rows == out_parts.counts[i], "%s: %d rows for %d", kWhat, rows, out_parts.counts[i]);
+    if (rows == 0) continue;
+    const Tensor to = out.Rows(out_parts.begins[i], out_parts.begins[i] + rows);
+    const Tensor from = in.Rows(in_parts.begins[i], in_parts.begins[i] + rows);
+    if (to.data() != from.data()) device.Copy(to, from);
+  }
+}
+
 }  // namespace
 
 StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Device& device)
@@ -61,6 +76,7 @@ void StagedCommunicator::ReduceScatterBy(ReduceScatterOperation operation, Tenso
 
 // Rows between the parts stay what they are.
 void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
+  if (size() == 1) return CopyParts(device_, out, out_parts, in, in_parts);
   const Tensor staged_out = out_.Like(out), staged_in = in_.Like(in);
   ForEachPart(staged_in, in, in_parts,
               [this](Tensor to, Tensor from) { device_.CopyOut(to.data(), from); });

@@ -4,6 +4,7 @@
 #include "parallel/host_communicator.h"
 #include "tests/testing/collective_checks.h"
 #include "tests/testing/rank_devices.h"
+#include "tests/testing/recording_device.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/uploaded_communicator.h"
 
@@ -29,6 +30,25 @@ TEST_P(StagedCommunicatorTest, GivesTheBitsOfTheHostForTensorsOfADevice) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, StagedCommunicatorTest, ::testing::Values(1, 2, 3, 5));
+
+// Of three parts one is in its place and one is empty.
+TEST(StagedCommunicator, AGroupOfOneCopiesOnTheDeviceAndNowhereElse) {
+  std::vector<std::string> calls;
+  RunRanks(1, [&](Transport& transport) {
+    RecordingDevice device(calls);
+    StagedCommunicator staged = Staged(transport, device);
+    std::vector<float> memory(12);
+    const Tensor tensor(reinterpret_cast<std::byte*>(memory.data()), DType::kF32, {6, 2});
+    const std::vector<int64_t> all = {12}, rows = {2, 0, 2}, from = {0, 2, 4}, to = {0, 4, 2};
+    staged.AllReduce(tensor, Reduction::kSum);
+    staged.AllGather(tensor, all);
+    staged.ReduceScatter(tensor, all);
+    staged.ReduceScatterAsBFloat16(tensor, all);
+    staged.Broadcast(tensor, 0);
+    staged.AllToAll(tensor, {to, rows}, tensor, {from, rows});
+  });
+  EXPECT_EQ(calls, std::vector<std::string>{"Copy"});
+}
 
 TEST(StagedCommunicatorDeathTest, AMessageIsWaitedForOnce) {
   const auto wait_twice = [] {
