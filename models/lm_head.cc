@@ -14,6 +14,8 @@ constexpr int64_t kBlockRows = 768;
 // A panel stays in cache from its product to its softmax, and in the backward from its gradient to
 // both products of that.
 constexpr int64_t kPanelColumns = 1000;
+// Of a block's logits on a device with memory of its own.
+constexpr int64_t kMostBlockBytes = int64_t{512} << 20;
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -37,17 +39,21 @@ Parameter& DeclareHead(ModelContext& context) {
                                      .first_overwrites = true});
 }
 
-LogitPanels CutLogits(int64_t tokens, int64_t columns) {
-  const int64_t panels = DivideUp(columns, kPanelColumns);
-  return {.rows = DivideUp(tokens, DivideUp(tokens, kBlockRows)),
+LogitPanels CutLogits(const Device& device, int64_t tokens, int64_t columns) {
+  const int64_t panels = device.host_memory() ? DivideUp(columns, kPanelColumns) : 1;
+  const int64_t panel_columns = PanelColumns(columns, panels);
+  const int64_t row_bytes = panel_columns * SizeOf(DType::kF32);
+  const int64_t most_rows =
+      device.host_memory() ? kBlockRows : std::max<int64_t>(1, kMostBlockBytes / row_bytes);
+  return {.rows = DivideUp(tokens, DivideUp(tokens, most_rows)),
           .panels = panels,
-          .columns = PanelColumns(columns, panels)};
+          .columns = panel_columns};
 }
 
 LmHead::LmHead(ModelContext& context, Parameter& weight)
     : context_(context),
       weight_(weight),
-      cut_(CutLogits(context.tokens(),
+      cut_(CutLogits(context.device, context.tokens(),
                      SplitEvenly(context.model.vocabulary(), context.region.size(), 0).size())) {}
 
 Range LmHead::Panel(int64_t panel) const {

@@ -1,6 +1,6 @@
 // LmHead: vocabulary product and cross-entropy, vocabulary split over the tensor ranks. Works
-// through blocks of rows, whose logits it holds in panels of some columns each, so that logits of
-// more than a block never exist on any rank. Logits and statistics are float32; the logits'
+// through blocks of rows, whose logits it holds in panels of columns, so that logits of more than a
+// block never exist on any rank. Logits and statistics are float32; the logits'
 // gradient has the dtype of activations.
 #pragma once
 
@@ -17,7 +17,9 @@ struct LogitPanels {
   int64_t panels;   // of a block
   int64_t columns;  // of a panel; the last ones may have fewer
 };
-LogitPanels CutLogits(int64_t tokens, int64_t columns);
+// In the host's memory for the caches of its cores. On a device with memory of its own for few,
+// large operations: one panel, and as many rows as 512 MiB hold.
+LogitPanels CutLogits(const Device& device, int64_t tokens, int64_t columns);
 
 class LmHead {
  public:

@@ -20,9 +20,9 @@ constexpr Family kFamilies[] = {ProductBenchmarks, ResidualBenchmarks,   Attenti
                                 MoeBenchmarks,     VocabularyBenchmarks, ElementwiseBenchmarks};
 
 // Named operation/shape/activations: "Matmul/qkv/forward/M/F32".
-std::vector<OpBenchmark> AllBenchmarks() {
+std::vector<OpBenchmark> AllBenchmarks(const Device& device) {
   std::vector<OpBenchmark> all;
-  for (const OpShape& shape : OpShapes()) {
+  for (const OpShape& shape : OpShapes(device)) {
     for (const DType activation : testing::kActivationTypes) {
       for (const Family family : kFamilies) {
         for (OpBenchmark& benchmark : family(shape, activation)) {
@@ -88,7 +88,7 @@ int Run(int argc, char** argv) {
   OpProfile profile;
   const std::unique_ptr<Device> device = MakeProfiledDevice(*std::move(bare), profile);
   OpRunner runner(*device, profile);
-  const std::vector<OpBenchmark> benchmarks = AllBenchmarks();
+  const std::vector<OpBenchmark> benchmarks = AllBenchmarks(*device);
   for (const OpBenchmark& op : benchmarks) {
     benchmark::RegisterBenchmark(op.name.c_str(),
                                  [&](benchmark::State& state) { runner.Run(state, op); })

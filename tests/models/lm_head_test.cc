@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "parallel/process_grid.h"
 #include "tests/testing/near.h"
+#include "tests/testing/rank_devices.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/vectors.h"
 
@@ -159,6 +160,34 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LmHeadTest,
                                            Case{2, 2501, DType::kBF16}, Case{1, 7, DType::kF32},
                                            Case{3, 2, DType::kF32}),
                          Name);
+
+TEST(CutLogits, OnTheHostPanelsFitIntoCaches) {
+  const std::unique_ptr<Device> device = MakeDevice("cpu").value();
+  const LogitPanels cut = CutLogits(*device, 4096, 50304);
+  EXPECT_EQ(cut.rows, 683);
+  EXPECT_EQ(cut.panels, 51);
+  EXPECT_LE(cut.columns, 1008);
+}
+
+TEST(CutLogits, OnADeviceWithItsOwnMemoryABlockIsOnePanelOfAtMost512MiB) {
+  const std::unique_ptr<Device> device = MakeRemoteDevice(MakeDevice("cpu").value(), nullptr, "");
+  for (int64_t tokens : {int64_t{1}, int64_t{900}, int64_t{8192}, int64_t{1} << 20}) {
+    for (int64_t columns : {int64_t{1}, int64_t{2500}, int64_t{50304}, int64_t{1} << 26}) {
+      const LogitPanels cut = CutLogits(*device, tokens, columns);
+      EXPECT_EQ(cut.panels, 1);
+      EXPECT_GE(cut.columns, columns);
+      EXPECT_LE(cut.rows * cut.columns * 4, int64_t{512} << 20);
+      const int64_t blocks = (tokens + cut.rows - 1) / cut.rows;
+      EXPECT_GE(blocks * cut.rows, tokens);
+      // With fewer blocks a block would be too large.
+      if (blocks > 1) {
+        EXPECT_GT((tokens + blocks - 2) / (blocks - 1) * cut.columns * 4, int64_t{512} << 20);
+      }
+    }
+  }
+  EXPECT_EQ(CutLogits(*device, 1, 100).rows, 1);
+  EXPECT_EQ(CutLogits(*device, 16, int64_t{1} << 28).rows, 1);  // a single row is more
+}
 
 }  // namespace
 }  // namespace twinstream::testing

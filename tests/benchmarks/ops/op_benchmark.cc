@@ -6,7 +6,7 @@
 
 namespace twinstream::benchmarks {
 
-std::vector<OpShape> OpShapes() {
+std::vector<OpShape> OpShapes(const Device& device) {
   std::vector<OpShape> shapes;
   for (const ModelShape& shape : ModelShapes()) {
     JobSpec job;
@@ -19,6 +19,7 @@ std::vector<OpShape> OpShapes() {
     op_shape.moe.set_experts(8);
     op_shape.moe.set_top_k(2);
     op_shape.batch = job.train().microbatch();
+    op_shape.logits = CutLogits(device, op_shape.rows(), op_shape.model.vocabulary());
   }
   return shapes;
 }

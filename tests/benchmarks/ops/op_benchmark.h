@@ -5,23 +5,25 @@
 #include <string>
 #include <vector>
 
+#include "models/lm_head.h"
 #include "proto/job.pb.h"
 #include "tests/benchmarks/ops/operands.h"
 #include "tests/benchmarks/ops/roofs.h"
 
 namespace twinstream::benchmarks {
 
-// A model's sizes as its operations meet them.
+// A model's sizes as its operations meet them on some device.
 struct OpShape {
   std::string name;
   ModelSpec model;    // resolved, dense, of the default residual scheme
   MoeSpec moe;        // of the same model with experts for MLPs
   int64_t batch = 1;  // B: sequences per micro-batch
+  LogitPanels logits = {};
 
   int64_t rows() const { return batch * model.sequence(); }  // N
 };
 
-std::vector<OpShape> OpShapes();  // of all ModelShapes
+std::vector<OpShape> OpShapes(const Device& device);  // of all ModelShapes
 
 using PreparedOp = std::function<void()>;  // runs the operation, any number of times
 

@@ -1,6 +1,5 @@
 // Products with every matrix of a model: forward, gradient of the input, gradient of the weight.
 #include "absl/strings/str_cat.h"
-#include "models/lm_head.h"
 #include "tests/benchmarks/ops/op_benchmark.h"
 
 namespace twinstream::benchmarks {
@@ -17,16 +16,17 @@ struct Matrix {
 std::vector<Matrix> MatricesOf(const OpShape& shape, DType activation) {
   const ModelSpec& model = shape.model;
   const int64_t N = shape.rows(), C = model.hidden(), F = model.ffn(), D = model.head_dim(),
-                H = model.heads(), K = model.kv_heads(), V = model.vocabulary();
+                H = model.heads(), K = model.kv_heads();
   const int64_t expert_rows = N * shape.moe.top_k() / shape.moe.experts();
-  const LogitPanels cut = CutLogits(N, V);  // the gradients of all panels are added up
-  return {{"qkv", N, (H + 2 * K) * D, C, activation},
-          {"out", N, C, H * D, activation},
-          {"up", N, 2 * F, C, activation},
-          {"down", N, C, F, activation},
-          {"head_panel", cut.rows, cut.columns, C, DType::kF32, {.accumulate = true}},
-          {"expert_up", expert_rows, 2 * F, C, activation, {.varying = true}},
-          {"expert_down", expert_rows, C, F, activation, {.varying = true}}};
+  return {
+      {"qkv", N, (H + 2 * K) * D, C, activation},
+      {"out", N, C, H * D, activation},
+      {"up", N, 2 * F, C, activation},
+      {"down", N, C, F, activation},
+      // The gradients of all panels are added up.
+      {"head_panel", shape.logits.rows, shape.logits.columns, C, DType::kF32, {.accumulate = true}},
+      {"expert_up", expert_rows, 2 * F, C, activation, {.varying = true}},
+      {"expert_down", expert_rows, C, F, activation, {.varying = true}}};
 }
 
 PreparedOp Prepared(const Ops& ops, Tensor out, Tensor a, Tensor b, MatmulOptions options) {

@@ -1,5 +1,4 @@
 // Both ends of a model: the embedding, and what becomes of a panel of logits.
-#include "models/lm_head.h"
 #include "tests/benchmarks/ops/op_benchmark.h"
 
 namespace twinstream::benchmarks {
@@ -70,9 +69,11 @@ PreparedOp PrepareGradient(Operands& memory, const VocabularyShape& s) {
 }  // namespace
 
 std::vector<OpBenchmark> VocabularyBenchmarks(const OpShape& shape, DType activation) {
-  const int64_t N = shape.rows(), V = shape.model.vocabulary();
-  const VocabularyShape s = {
-      .N = N, .C = shape.model.hidden(), .V = V, .cut = CutLogits(N, V), .activation = activation};
+  const VocabularyShape s = {.N = shape.rows(),
+                             .C = shape.model.hidden(),
+                             .V = shape.model.vocabulary(),
+                             .cut = shape.logits,
+                             .activation = activation};
   const auto on = [=](auto prepare) {
     return [=](Operands& memory) { return prepare(memory, s); };
   };
