@@ -61,7 +61,8 @@ using DeviceGroupId = std::array<std::byte, 128>;
 struct DeviceGroup {
   DeviceGroupId id = {};
   int rank = 0, size = 1;
-  std::string name;  // for messages: "tensor"
+  bool messages_only = false;  // nothing but Exchange is asked of it
+  std::string name;            // for error messages: "tensor"
   double timeout_seconds = 600;
 };
 

@@ -63,6 +63,7 @@ std::unique_ptr<DeviceCollectives> DeviceCommunicator::Connect(const Route& rout
   const bool sends = rank() == route.from;
   DeviceGroup pair = {.rank = sends ? 0 : 1,
                       .size = 2,
+                      .messages_only = true,
                       .name = absl::StrCat(name(), " from ", route.from, " to ", route.to),
                       .timeout_seconds = timeout_seconds};
   if (sends) {

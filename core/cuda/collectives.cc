@@ -171,10 +171,12 @@ class CudaCollectives final : public DeviceCollectives {
     return number;
   }
 
-  // NCCL connects members when they first need each other, and the host waits: here, where all come
-  // at the same time, rather than in a step.
+  // What makes the host wait, or the card, does so here, where all members come at the same time,
+  // rather than in a step. To join connects them for all of NCCL's collectives (factory.cc sees to
+  // that); for messages it connects a pair when one first sends to the other.
   void Connect() {
     Run("connection", [this] { members_.Join(); });
+    if (!group_.messages_only) scratch_.emplace(kScratchBytes, kAllocation);
     constexpr int64_t kWord = sizeof(float);
     const CudaMemory memory((1 + group_.size) * kWord, kAllocation);
     auto* const words = memory.As<std::byte>();
@@ -224,7 +226,7 @@ class CudaCollectives final : public DeviceCollectives {
   // NCCL would add up bf16 in bf16. So everybody sends everybody the rounded addends of its piece,
   // in rounds of so much of every piece as the scratch memory holds, and sums what arrives.
   void SumRounded(float* values, absl::Span<const int64_t> counts) {
-    if (!scratch_) scratch_.emplace(kScratchBytes, kAllocation);
+    Check(scratch_.has_value(), "sums over %s, a group for messages", group_.name);
     const int64_t part =
         kScratchBytes / (int64_t{2} * group_.size * static_cast<int64_t>(sizeof(BFloat16)));
     BFloat16* const sent = scratch_->As<BFloat16>();       // [size][part]
@@ -262,7 +264,7 @@ class CudaCollectives final : public DeviceCollectives {
   CudaEvent given_;  // what the device had been given at the latest Run
   const Nccl& nccl_ = LoadNccl();
   Membership members_{group_};
-  std::optional<CudaMemory> scratch_;           // of SumRounded, from its first call
+  std::optional<CudaMemory> scratch_;           // of SumRounded, once connected
   std::vector<DeviceMessage> sent_, received_;  // the same
   OperationWatch watch_;
 };

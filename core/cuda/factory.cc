@@ -2,6 +2,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+
 #include "absl/strings/str_format.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
@@ -10,6 +12,35 @@ namespace twinstream {
 namespace {
 
 constexpr int kOldestCapability = 8;  // major: Ampere, the oldest that the kernels are compiled for
+// The most that a kernel asks for: the float32 gradient of the keys with head_dim 512
+// (attention_float.cu). Cards of capability 8.6, 8.9 and 12 have less.
+constexpr int kSharedBytesOfABlock = 143488;
+
+struct Variable {
+  const char *name, *value;
+};
+
+// What CUDA and NCCL read once, when they start. A person's own values stay.
+constexpr Variable kEnvironment[] = {
+    // A kernel that is loaded at its first launch may wait until the whole card is idle, and a
+    // receive that is under way on it until another rank launches that kernel: for ever.
+    {"CUDA_MODULE_LOADING", "EAGER"},
+    // Streams that share one of the card's queues wait for each other's work. Each group of ranks
+    // has a stream, and by default there are 8 queues.
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+    // By default NCCL connects a group for an algorithm at its first use, which is in a step.
+    {"NCCL_RUNTIME_CONNECT", "0"},
+};
+
+int AttributeOf(int card, cudaDeviceAttr attribute) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, card), "cudaDeviceGetAttribute");
+  return value;
+}
+
+absl::Status HideCard(absl::string_view missing) {
+  return CudaNeeds(missing, "hide that one with CUDA_VISIBLE_DEVICES");
+}
 
 // CUDA writes 13.2 as 13020.
 std::string VersionText(int version) {
@@ -44,20 +75,28 @@ absl::StatusOr<int> CountCards() {
 
 class ModuleBackend final : public CudaBackend {
  public:
+  // Before any call of CUDA's. A program makes its device before its threads that compute.
+  ModuleBackend() {
+    for (const Variable& variable : kEnvironment) setenv(variable.name, variable.value, 0);
+  }
+
   absl::StatusOr<int> CardOf(int local_rank) const override {
     const absl::StatusOr<int> cards = CountCards();
     if (!cards.ok()) return cards;
     const int card = local_rank % *cards;
-    int major = 0, minor = 0;
-    Check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, card),
-          "cudaDeviceGetAttribute");
-    Check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, card),
-          "cudaDeviceGetAttribute");
+    const int major = AttributeOf(card, cudaDevAttrComputeCapabilityMajor);
+    const int minor = AttributeOf(card, cudaDevAttrComputeCapabilityMinor);
     if (major < kOldestCapability) {
-      return CudaNeeds(
+      return HideCard(
           absl::StrFormat("a card of compute capability %d.0 or newer, and card %d has %d.%d",
-                          kOldestCapability, card, major, minor),
-          "hide that one with CUDA_VISIBLE_DEVICES");
+                          kOldestCapability, card, major, minor));
+    }
+    const int shared_bytes = AttributeOf(card, cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    if (shared_bytes < kSharedBytesOfABlock) {
+      return HideCard(absl::StrFormat(
+          "a card whose blocks can have %d bytes of shared memory, and those of card %d (compute "
+          "capability %d.%d) can have %d",
+          kSharedBytesOfABlock, card, major, minor, shared_bytes));
     }
     return card;
   }
