@@ -58,8 +58,12 @@ class CudaEvent {
   void Synchronize() const { Check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
   bool Happened() const {
     const cudaError_t error = cudaEventQuery(event_);
-    if (error != cudaErrorNotReady) Check(error, "cudaEventQuery");
-    return error == cudaSuccess;
+    if (error == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // or the next launch would be blamed for it
+      return false;
+    }
+    Check(error, "cudaEventQuery");
+    return true;
   }
 
  private:
