@@ -89,7 +89,7 @@ __global__ void CountDigitsKernel(int* counts, int* ranks, const Entry* entries,
 // gaps.
 constexpr int kScanThreads = 1024;
 
-__global__ void SumCountsBeforeKernel(int* counts, int64_t count) {
+__global__ void __launch_bounds__(kScanThreads) SumCountsBeforeKernel(int* counts, int64_t count) {
   int* const warp_totals = gpu::SharedMemory<int>();
   const int64_t part = CeilingOfQuotient(count, kScanThreads);
   const int64_t begin = gpu::ThisThread() * part, end = begin + part < count ? begin + part : count;

@@ -245,7 +245,8 @@ __global__ void BackwardKernel(Operands<T> operands, T* dqkv, float* partials) {
 // each 32nd of the partials.
 constexpr int kSlices = 32;
 
-__global__ void AddPartialsKernel(float* gradient, const float* partials, int64_t blocks, int D) {
+__global__ void __launch_bounds__(kSlices* kWarpLanes)
+    AddPartialsKernel(float* gradient, const float* partials, int64_t blocks, int D) {
   float* const slice_sums = gpu::SharedMemory<float>();  // [kSlices, 32]
   const int lane = ThisLane(), slice = ThisWarp();
   const int j = static_cast<int>(blockIdx.x) * kWarpLanes + lane;
