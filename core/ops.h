@@ -20,7 +20,8 @@ struct MatmulOptions {
   bool transpose_a = false;  // a is stored [K, M]
   bool transpose_b = false;  // b is stored [N, K]
   bool accumulate = false;   // out += a b instead of out = a b
-  // M or K is another number in every call (the rows of one expert): nothing is prepared for it.
+  // M, or with transpose_a K, is another number in every call (the rows of one expert): nothing is
+  // prepared for that number alone.
   bool varying = false;
 
   friend auto operator<=>(const MatmulOptions&, const MatmulOptions&) = default;
