@@ -167,9 +167,12 @@ void Trainer::Materialize() {
   expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
+  // A network moves messages by itself, and a receive that it has begun takes the device's
+  // multiprocessors from what is computed until it is met: there none begins early.
+  const bool moves_messages = overlap_ == Overlap::kOn && grid_.path() != TensorPath::kNetwork;
   engine_ =
       std::make_unique<PipelineEngine>(Stages(), pipeline_, grid_.pipeline(), device_, PeakSlots(),
-                                       overlap_ == Overlap::kOn ? &communication_ : nullptr);
+                                       moves_messages ? &communication_ : nullptr);
 }
 
 bool Trainer::HasParameter(absl::string_view name) const {

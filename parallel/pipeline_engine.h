@@ -24,7 +24,7 @@ class PipelineEngine {
   // stages: this rank's chunks in order; they, `pipeline` (whose ranks are the pipeline's) and
   // `device` outlive the engine. peak_slots: of this rank, from CheckSchedule, the largest of all
   // programs to be run; the engine dies if a program uses more. Allocates all slots. overlap: null
-  // lets messages move only while this rank waits for one.
+  // starts no receive early and moves no messages while this rank computes.
   PipelineEngine(std::vector<Stage*> stages, const PipelineShape& shape, Communicator& pipeline,
                  Device& device, int peak_slots, CommunicationThread* overlap = nullptr);
 

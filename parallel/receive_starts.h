@@ -1,5 +1,5 @@
 // When a rank's receives can start: well before their instruction, so that messages arrive while
-// the rank computes.
+// the rank computes. Where they cost nothing until then: not over a network of devices.
 #pragma once
 
 #include <cstddef>
