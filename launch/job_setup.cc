@@ -63,10 +63,10 @@ bool EveryRankHasACard(Runtime& runtime) {
   return AllReduceValue(runtime.world(), HasUsableCard() ? 0 : 1, Reduction::kSum) == 0;
 }
 
-absl::string_view DeviceName(Runtime& runtime, TrainSpec::Device device) {
-  switch (device) {
+absl::string_view DeviceName(Runtime& runtime, const JobSpec& job) {
+  switch (job.train().device()) {
     case TrainSpec::AUTO:
-      return EveryRankHasACard(runtime) ? "cuda" : "cpu";
+      return FitsCuda(job.model()) && EveryRankHasACard(runtime) ? "cuda" : "cpu";
     case TrainSpec::CPU:
       return "cpu";
     case TrainSpec::CUDA:
@@ -78,10 +78,9 @@ absl::string_view DeviceName(Runtime& runtime, TrainSpec::Device device) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSpec& job) {
-  absl::StatusOr<std::unique_ptr<Device>> device =
-      MakeDevice(DeviceName(runtime, job.train().device()),
-                 {.threads = ThreadsPerRank(job.runtime(), runtime.local_size()),
-                  .local_rank = runtime.local_rank()});
+  absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice(
+      DeviceName(runtime, job), {.threads = ThreadsPerRank(job.runtime(), runtime.local_size()),
+                                 .local_rank = runtime.local_rank()});
   if (absl::Status s = AgreeOnStatus(runtime.world(), device.status()); !s.ok()) return s;
   return device;
 }

@@ -182,6 +182,14 @@ void HeadRules(const ModelSpec& model, Problems* problems) {
   }
 }
 
+void DeviceRules(const JobSpec& job, Problems* problems) {
+  if (job.train().device() != TrainSpec::CUDA || FitsCuda(job.model())) return;
+  Add(problems,
+      "model.head_dim = %d is more than %d, the most that train.device = CUDA takes; make it "
+      "smaller, with more model.heads, or set train.device to CPU",
+      job.model().head_dim(), kLargestCudaHeadDim);
+}
+
 void MoeRules(const JobSpec& job, Problems* problems) {
   const int expert = job.parallel().expert();
   if (!job.model().has_moe()) {
@@ -333,6 +341,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   RequiredFields(job, &problems);
   Intervals(asked, &problems);
   HeadRules(job.model(), &problems);
+  DeviceRules(job, &problems);
   MoeRules(job, &problems);
   DataRules(job, &problems);
   LearningRateRules(job, &problems);
@@ -344,6 +353,8 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));
   return problems;
 }
+
+bool FitsCuda(const ModelSpec& model) { return model.head_dim() <= kLargestCudaHeadDim; }
 
 std::vector<std::string> TokenizerProblems(const JobSpec& job) {
   Problems problems;

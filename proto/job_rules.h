@@ -1,6 +1,7 @@
 // What must hold across the fields of a job before anything is started.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,10 @@ namespace twinstream {
 // run on `ranks` ranks (0: unknown, then nothing is said about their number). Takes the job
 // resolved or not. Opens no files.
 std::vector<std::string> JobProblems(const JobSpec& job, int ranks);
+
+// Whether a CUDA card can run the model: its kernels hold a head of at most this size.
+constexpr int64_t kLargestCudaHeadDim = 512;
+bool FitsCuda(const ModelSpec& model);  // resolved
 
 // What text needs beyond that (generate, prepare-data); training on token files does not look at
 // the tokenizer.

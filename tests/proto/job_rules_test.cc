@@ -114,6 +114,9 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
   const Mistake mistakes[] = {
       {"model { hidden: 34 }", 0, "model.hidden = 34 is not a multiple of model.heads = 4"},
       {"model { head_dim: 7 }", 0, "model.head_dim = 7 is odd"},
+      {"model { head_dim: 514 } train { device: CUDA }", 0,
+       "model.head_dim = 514 is more than 512, the most that train.device = CUDA takes"},
+      {"model { hidden: 2056 } train { device: CUDA }", 0, "model.head_dim = 514 is more than 512"},
       {"model { kv_heads: 8 }", 0, "model.heads = 4 is not a multiple of model.kv_heads = 8"},
       {"model { init { std: 1e300 } }", 0, "model.init.std = 1e+300: it must be"},
       {"optimizer { eps: 1e-300 }", 0, "optimizer.eps = 1e-300: it must be"},
@@ -172,6 +175,16 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
                 ElementsAre(HasSubstr(mistake.message)))
         << "resolved: " << mistake.change;
   }
+}
+
+TEST(JobRulesTest, OnlyCudaAskedForByNameRefusesLargeHeads) {
+  for (const char* fits : {"model { head_dim: 512 } train { device: CUDA }",
+                           "model { head_dim: 514 } train { device: AUTO }",
+                           "model { head_dim: 514 } train { device: CPU }"}) {
+    EXPECT_THAT(JobProblems(With(fits), 1), IsEmpty()) << fits;
+  }
+  EXPECT_TRUE(FitsCuda(With("model { head_dim: 512 }").model()));
+  EXPECT_FALSE(FitsCuda(With("model { head_dim: 514 }").model()));
 }
 
 TEST(JobRulesTest, ExpertsMustFitTheirRanksAndTokens) {
