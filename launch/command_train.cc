@@ -209,7 +209,8 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   if (start.job.metrics().profile()) device = MakeProfiledDevice(*std::move(device), *profile);
   auto trainer = std::make_unique<Trainer>(
       start.job, Purpose::kTraining, AccumulationSteps(start.job), **device, runtime.transport());
-  if (absl::Status s = CheckMemory(runtime, **device, trainer->memory()); !s.ok()) return s;
+  absl::Status room = CheckMemory(runtime.world(), runtime.hostname(), **device, trainer->memory());
+  if (!room.ok()) return room;
   if (const std::string& path = start.job.train().initial_weights();
       !path.empty() && start.point.fresh()) {
     absl::Status fits = CheckInitialWeights(path, ModelTensors(trainer->model_parameters()));

@@ -63,7 +63,8 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   if (!note.ok()) return note.status();
 
   Trainer trainer(*job, Purpose::kTraining, AccumulationSteps(*job), **device, runtime.transport());
-  if (absl::Status s = CheckMemory(runtime, **device, trainer.memory()); !s.ok()) return s;
+  absl::Status room = CheckMemory(runtime.world(), runtime.hostname(), **device, trainer.memory());
+  if (!room.ok()) return room;
   trainer.Materialize();
   trainer.InitializeWeights();
   const int64_t updates = std::min(kMostUpdates, job->train().steps());

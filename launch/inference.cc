@@ -33,8 +33,9 @@ absl::StatusOr<InferenceModel> OpenInferenceModel(Runtime& runtime, const JobSpe
   model.device = *std::move(device);
   model.trainer = std::make_unique<Trainer>(*model.job, Purpose::kInference, micro_batches,
                                             *model.device, runtime.transport());
-  if (absl::Status s = CheckMemory(runtime, *model.device, model.trainer->memory()); !s.ok())
-    return s;
+  absl::Status room =
+      CheckMemory(runtime.world(), runtime.hostname(), *model.device, model.trainer->memory());
+  if (!room.ok()) return room;
   model.trainer->Materialize();
   if (absl::Status s =
           LoadInto(*model.trainer, runtime.world(), *model.device, point.step_directory);

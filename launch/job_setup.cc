@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/device_collectives.h"
 #include "launch/host.h"
 #include "parallel/collectives.h"
 #include "proto/job_rules.h"
@@ -88,42 +89,66 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSp
 namespace {
 
 constexpr double kGiB = 1 << 30;
+// Of a card's free memory: for the code of kernels and NCCL's buffers, which no plan counts.
+constexpr int64_t kKeptOnCard = int64_t{1} << 30;
 
-absl::Status CheckHostMemory(Runtime& runtime, const MemoryPlan& plan) {
-  // Stages differ: what each rank of this host plans is added up.
-  const std::string mine = absl::StrCat(runtime.hostname(), " ", plan.total());
-  double planned = 0;
-  for (const std::string& text : GatherTexts(runtime.world(), mine)) {
-    const std::pair<std::string, std::string> host_and_bytes = absl::StrSplit(text, ' ');
+// What the ranks plan for that take their memory from the same place.
+struct SharedPlan {
+  std::vector<int> ranks;
+  double bytes = 0;
+};
+
+// Of the ranks that call it by the same place (a name without spaces). Stages differ, so every
+// rank's plan counts.
+SharedPlan PlansFor(Communicator& world, absl::string_view place, const MemoryPlan& plan) {
+  const std::vector<std::string> texts = GatherTexts(world, absl::StrCat(place, " ", plan.total()));
+  SharedPlan shared;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const std::pair<std::string, std::string> place_and_bytes = absl::StrSplit(texts[rank], ' ');
     int64_t bytes = 0;
-    if (host_and_bytes.first != runtime.hostname()) continue;
-    Check(absl::SimpleAtoi(host_and_bytes.second, &bytes), "a memory plan of \"%s\"", text);
-    planned += static_cast<double>(bytes);
+    if (place_and_bytes.first != place) continue;
+    Check(absl::SimpleAtoi(place_and_bytes.second, &bytes), "a memory plan of \"%s\"", texts[rank]);
+    shared.ranks.push_back(static_cast<int>(rank));
+    shared.bytes += static_cast<double>(bytes);
   }
+  return shared;
+}
+
+absl::Status CheckHostMemory(Communicator& world, const std::string& host, const MemoryPlan& plan) {
+  const SharedPlan shared = PlansFor(world, host, plan);
   const double available = static_cast<double>(AvailableMemory());
-  if (available == 0 || planned <= available) return absl::OkStatus();
+  if (available == 0 || shared.bytes <= available) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "ranks on host %s: %d; they plan for %.1f GiB together (one of them: %s), but the host has "
       "%.1f GiB left. Use a smaller train.microbatch, a larger parallel.tensor or "
       "parallel.pipeline on more hosts, or a smaller model.",
-      runtime.hostname(), runtime.local_size(), planned / kGiB, plan.ToString(), available / kGiB));
+      host, shared.ranks.size(), shared.bytes / kGiB, plan.ToString(), available / kGiB));
 }
 
-absl::Status CheckCardMemory(int64_t available, const MemoryPlan& plan) {
-  if (plan.total() <= available) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrFormat("a rank plans for %s, but its card has %.1f GiB left. Use "
-                      "parallel.recompute, a smaller train.microbatch, a larger parallel.tensor or "
-                      "parallel.pipeline, or a smaller model.",
-                      plan.ToString(), static_cast<double>(available) / kGiB));
+absl::Status CheckCardMemory(Communicator& world, const std::string& host, Device& device,
+                             const MemoryPlan& plan) {
+  // Without a network nobody knows one card from another: then each rank speaks for itself.
+  const std::string card = device.network() == nullptr ? absl::StrCat("of-rank-", world.rank())
+                                                       : std::string(device.network()->card());
+  const SharedPlan shared = PlansFor(world, card, plan);
+  const double available =
+      static_cast<double>(std::max<int64_t>(device.FreeBytes() - kKeptOnCard, 0));
+  if (shared.bytes <= available) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "card %s on host %s has %.1f GiB left, besides %.1f GiB for kernels and NCCL, but what its "
+      "ranks (%s) plan for is %.1f GiB together (one of them: %s). Use fewer ranks per card, "
+      "parallel.recompute, a smaller train.microbatch, a larger parallel.tensor or "
+      "parallel.pipeline on more cards, or a smaller model.",
+      card, host, available / kGiB, static_cast<double>(kKeptOnCard) / kGiB,
+      absl::StrJoin(shared.ranks, ", "), shared.bytes / kGiB, plan.ToString()));
 }
 
 }  // namespace
 
-absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPlan& plan) {
-  return AgreeOnStatus(runtime.world(), device.host_memory()
-                                            ? CheckHostMemory(runtime, plan)
-                                            : CheckCardMemory(device.FreeBytes(), plan));
+absl::Status CheckMemory(Communicator& world, const std::string& host, Device& device,
+                         const MemoryPlan& plan) {
+  return AgreeOnStatus(world, device.host_memory() ? CheckHostMemory(world, host, plan)
+                                                   : CheckCardMemory(world, host, device, plan));
 }
 
 void NameRank(Runtime& runtime, const JobSpec& job) {

@@ -34,13 +34,14 @@ TokenDatasetOptions DatasetOptions(const JobSpec& job, DataPart part);
 absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, DataPart part);
 
 // The device of train.device, with the rank's share of the host's threads or its card. AUTO is CUDA
-// where every rank has a usable card. FailedPrecondition when CUDA is asked for and something is
-// missing.
+// where every rank has a usable card and the model fits it (FitsCuda). FailedPrecondition when CUDA
+// is asked for and something is missing.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSpec& job);
 
-// FailedPrecondition when a rank plans for more memory than its card has left, or the ranks of some
-// host together for more than the host has.
-absl::Status CheckMemory(Runtime& runtime, const Device& device, const MemoryPlan& plan);
+// FailedPrecondition when the ranks that share a card, or in the host's memory those of this
+// `host`, together plan for more memory than it has left.
+absl::Status CheckMemory(Communicator& world, const std::string& host, Device& device,
+                         const MemoryPlan& plan);
 
 // Tells the runtime this rank's place and the job's patience, for messages.
 void NameRank(Runtime& runtime, const JobSpec& job);

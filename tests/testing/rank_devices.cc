@@ -78,13 +78,17 @@ class RemoteDevice final : public Device, private DeviceNetwork {
  public:
   // owned: null for a device beside another one, which owns `device`.
   RemoteDevice(std::unique_ptr<Device> owned, Device& device, ThreadNetworkHub* hub,
-               std::string card)
-      : owned_(std::move(owned)), device_(device), hub_(hub), card_(std::move(card)) {}
+               std::string card, int64_t free_bytes)
+      : owned_(std::move(owned)),
+        device_(device),
+        hub_(hub),
+        card_(std::move(card)),
+        free_bytes_(free_bytes) {}
 
   absl::string_view name() const override { return device_.name(); }
   std::byte* Allocate(int64_t bytes) override { return device_.Allocate(bytes); }
   void Free(std::byte* data, int64_t bytes) override { device_.Free(data, bytes); }
-  int64_t FreeBytes() const override { return device_.FreeBytes(); }
+  int64_t FreeBytes() const override { return free_bytes_; }
   void Copy(Tensor to, Tensor from) override { device_.Copy(to, from); }
   void CopyIn(Tensor to, const void* host) override { device_.CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_.CopyOut(host, from); }
@@ -100,7 +104,7 @@ class RemoteDevice final : public Device, private DeviceNetwork {
     return std::make_unique<ThreadCollectives>(hub_->Meet(group), group.rank, *this);
   }
   std::unique_ptr<Device> Beside() override {
-    return std::make_unique<RemoteDevice>(nullptr, device_, hub_, card_);
+    return std::make_unique<RemoteDevice>(nullptr, device_, hub_, card_, free_bytes_);
   }
   int64_t Mark() override { return ++marks_; }
   void Await(DeviceNetwork& other, int64_t mark) override {
@@ -111,6 +115,7 @@ class RemoteDevice final : public Device, private DeviceNetwork {
   Device& device_;
   ThreadNetworkHub* const hub_;
   const std::string card_;
+  const int64_t free_bytes_;
   int64_t marks_ = 0;
 };
 
@@ -181,9 +186,9 @@ DeviceMaker CpuDevices() {
 }
 
 std::unique_ptr<Device> MakeRemoteDevice(std::unique_ptr<Device> device, ThreadNetworkHub* hub,
-                                         const std::string& card) {
+                                         const std::string& card, int64_t free_bytes) {
   Device& to_wrap = *device;
-  return std::make_unique<RemoteDevice>(std::move(device), to_wrap, hub, card);
+  return std::make_unique<RemoteDevice>(std::move(device), to_wrap, hub, card, free_bytes);
 }
 
 DeviceMaker RemoteCpuDevices(ThreadNetworkHub* hub) {

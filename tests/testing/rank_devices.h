@@ -33,9 +33,10 @@ class ThreadNetworkHub {
 };
 
 // `device` as one whose memory the host may not touch. hub: null for a device without a network;
-// else it outlives the device. Sums of this network are in rank order. card: DeviceNetwork::card.
+// else it outlives the device. Sums of this network are in rank order. card: DeviceNetwork::card,
+// with so much memory left.
 std::unique_ptr<Device> MakeRemoteDevice(std::unique_ptr<Device> device, ThreadNetworkHub* hub,
-                                         const std::string& card);
+                                         const std::string& card, int64_t free_bytes = 0);
 // CPU devices as such, each on a card of its own.
 DeviceMaker RemoteCpuDevices(ThreadNetworkHub* hub);
 
