@@ -82,14 +82,16 @@ void Progress::Finish(const RunSummary& summary) {
     absl::StrAppendFormat(&text, ", validation loss %.4f", *summary.validation_loss);
   }
   absl::StrAppend(&text, ".\n");
-  if (summary.bubble) {
-    absl::StrAppendFormat(&text, "Pipeline bubble %.1f %% (planned %.1f %%), communication",
-                          100 * *summary.bubble, 100 * summary.planned_bubble);
-  } else {
-    absl::StrAppend(&text, "Communication");
+  if (summary.communication) {
+    const std::string bubble =
+        !summary.bubble
+            ? "Communication"
+            : absl::StrFormat("Pipeline bubble %.1f %% (planned %.1f %%), communication",
+                              100 * *summary.bubble, 100 * summary.planned_bubble);
+    absl::StrAppendFormat(&text, "%s %.1f %% of step time.\n", bubble,
+                          100 * *summary.communication);
   }
-  absl::StrAppendFormat(&text, " %.1f %% of step time", 100 * summary.communication);
-  PrintLine(absl::StrCat(text, ".\nCheckpoints: ", summary.checkpoint_directory));
+  PrintLine(absl::StrCat(text, "Checkpoints: ", summary.checkpoint_directory));
 }
 
 // What a live line says stays.

@@ -29,10 +29,12 @@ struct RunSummary {
   double seconds = 0;  // of wall clock
   double final_loss = 0;
   std::optional<double> validation_loss = std::nullopt;  // the last one; absent without evaluation
-  // Share of the pipeline's time not computing, as measured; absent with one pipeline rank.
+  // Share of the steps' time; absent where nobody measured it.
+  std::optional<double> communication = std::nullopt;
+  // Share of the pipeline's time not computing, as measured; absent with one pipeline rank, or
+  // without `communication`.
   std::optional<double> bubble = std::nullopt;
   double planned_bubble = 0;  // and as the schedule has it with equal work
-  double communication = 0;   // share of the steps' time
   std::string checkpoint_directory = {};
 };
 

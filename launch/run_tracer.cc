@@ -15,14 +15,19 @@ RunTracer::RunTracer(Trainer& trainer, int64_t first, int64_t last)
       steps_(*TraceSteps::Parse(trainer.job().metrics().trace_steps())),
       last_(last) {
   const int64_t traced = steps_.CountWithin(first, last);
-  if (traced > 0) recorder_.emplace(traced * trainer.SpansPerStep(), totals_);
+  if (traced > 0) {
+    recorder_.emplace(traced * trainer.SpansPerStep(), trainer.device(), totals_);
+  }
 }
 
 RunTracer::~RunTracer() { trainer_.Observe(nullptr); }
 
 void RunTracer::BeginStep(int64_t step) {
-  trainer_.Observe(&totals_);
-  if (!recorder_ || !steps_.Contains(step)) return;
+  const bool traced = recorder_.has_value() && steps_.Contains(step);
+  if (!traced && !trainer_.device().host_memory()) return;
+  has_times_ = true;
+  if (!traced) return trainer_.Observe(&totals_);
+  trainer_.device().Synchronize();  // what is left of earlier steps is not this one's
   if (recorder_->empty()) recorder_->AlignClocks(trainer_.grid().world());
   trainer_.Observe(&*recorder_);
 }
@@ -53,6 +58,9 @@ absl::Status RunTracer::Write() {
   return AgreeOnStatus(world, written);
 }
 
-TimeShares RunTracer::Shares() const { return SharesOf(totals_, trainer_.grid().world()); }
+std::optional<TimeShares> RunTracer::Shares() const {
+  if (!has_times_) return std::nullopt;
+  return SharesOf(totals_, trainer_.grid().world());
+}
 
 }  // namespace twinstream

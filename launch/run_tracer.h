@@ -1,5 +1,7 @@
 // RunTracer: observes a run's steps: times of all of them for the summary, and every span of the
-// steps that metrics.trace_steps names, written as <metrics.directory>/trace.json.
+// steps that metrics.trace_steps names, written as <metrics.directory>/trace.json. On a device with
+// memory of its own, which works on while the host goes ahead, only the traced steps have times:
+// their spans wait for it.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +31,8 @@ class RunTracer {
   // Writes the trace of a run that ends before the last step that was to be traced. Collective.
   absl::Status Finish();
 
-  TimeShares Shares() const;  // of all updates so far; collective
+  // Of all updates so far that have times; nothing if none has. Collective.
+  std::optional<TimeShares> Shares() const;
 
  private:
   absl::Status Write();
@@ -38,6 +41,7 @@ class RunTracer {
   const TraceSteps steps_;
   const int64_t last_;
   SpanTotals totals_;
+  bool has_times_ = false;
   std::optional<TraceRecorder> recorder_;  // absent when nothing is, or is still, to be traced
 };
 

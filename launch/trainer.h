@@ -84,6 +84,7 @@ class Trainer final : private StageObserver {
 
   const JobSpec& job() const { return job_; }
   Purpose purpose() const { return purpose_; }
+  Device& device() const { return device_; }
   bool HasParameter(absl::string_view name) const;  // of the whole model
   BatchShape batch_shape() const;
   HostBatch EmptyBatch() const;

@@ -1,6 +1,7 @@
 #include "launch/training_loop.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -92,18 +93,19 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
                           step, checkpoints));
     }
   }
-  const TimeShares shares = tracer.Shares();
+  const std::optional<TimeShares> shares = tracer.Shares();
   if (outputs_.progress) {
-    const bool has_bubble = trainer_.job().parallel().pipeline() > 1;
-    outputs_.progress->Finish({.steps = steps - first_update + 1,
-                               .tokens = TokensAfter(steps) - TokensAfter(first_update - 1),
-                               .seconds = Seconds() - start,
-                               .final_loss = result.loss,
-                               .validation_loss = validation_loss_,
-                               .bubble = has_bubble ? std::optional(shares.bubble) : std::nullopt,
-                               .planned_bubble = trainer_.schedule().bubble,
-                               .communication = shares.communication,
-                               .checkpoint_directory = checkpoints});
+    const bool has_bubble = shares && trainer_.job().parallel().pipeline() > 1;
+    outputs_.progress->Finish(
+        {.steps = steps - first_update + 1,
+         .tokens = TokensAfter(steps) - TokensAfter(first_update - 1),
+         .seconds = Seconds() - start,
+         .final_loss = result.loss,
+         .validation_loss = validation_loss_,
+         .communication = shares ? std::optional(shares->communication) : std::nullopt,
+         .bubble = has_bubble ? std::optional(shares->bubble) : std::nullopt,
+         .planned_bubble = trainer_.schedule().bubble,
+         .checkpoint_directory = checkpoints});
   }
   return absl::OkStatus();
 }

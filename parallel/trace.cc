@@ -27,8 +27,8 @@ std::string NameArgument(absl::string_view name) {
 
 }  // namespace
 
-TraceRecorder::TraceRecorder(int64_t most_spans, SpanObserver& next)
-    : next_(next), most_spans_(static_cast<size_t>(most_spans)) {
+TraceRecorder::TraceRecorder(int64_t most_spans, Device& device, SpanObserver& next)
+    : device_(device), next_(next), most_spans_(static_cast<size_t>(most_spans)) {
   records_.reserve(most_spans_);
 }
 
@@ -44,6 +44,7 @@ void TraceRecorder::Begin(const Span& span) {
 }
 
 void TraceRecorder::End(const Span& span) {
+  device_.Synchronize();
   Check(records_.size() < most_spans_, "a trace of more than the %d spans planned", most_spans_);
   records_.push_back({span, begin_[static_cast<size_t>(span.kind)], Clock::now()});
   next_.End(span);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device.h"
 #include "parallel/communicator.h"
 #include "parallel/span.h"
 
@@ -15,8 +16,10 @@ namespace twinstream {
 
 class TraceRecorder final : public SpanObserver {
  public:
-  // Takes memory for `most_spans` spans; dies of more. Tells `next` of all of them, too.
-  TraceRecorder(int64_t most_spans, SpanObserver& next);
+  // Takes memory for `most_spans` spans; dies of more. Tells `next` of all of them, too. A span
+  // ends once the device, which outlives this, has done all that it was given: what it is given
+  // next does not follow at once, so a recorded step takes longer than others.
+  TraceRecorder(int64_t most_spans, Device& device, SpanObserver& next);
 
   // Collective, before the first span: time 0 of every rank is when it leaves a barrier, so ranks
   // agree about the time as far as they leave together: to some microseconds where each has a
@@ -39,6 +42,7 @@ class TraceRecorder final : public SpanObserver {
     Clock::time_point begin, end;
   };
 
+  Device& device_;
   SpanObserver& next_;
   const size_t most_spans_;
   Clock::time_point origin_ = Clock::now();

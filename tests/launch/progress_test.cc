@@ -65,7 +65,6 @@ TEST_F(ProgressTest, OnATerminalOneLineIsRewritten) {
   progress.Finish({.steps = 2, .tokens = 4096, .seconds = 4, .final_loss = 1.5});
   EXPECT_EQ(TakeText(),
             "\n2 steps, 4096 tokens in 4s (1.02k tokens/s). Final loss 1.5000.\n"
-            "Communication 0.0 % of step time.\n"
             "Checkpoints: \n");
 }
 
@@ -102,15 +101,24 @@ TEST_F(ProgressTest, TheSummarySaysWhatTheRunDid) {
                    .seconds = 90061,
                    .final_loss = 2.25,
                    .validation_loss = 2.5,
+                   .communication = 0.0625,
                    .bubble = 0.123,
                    .planned_bubble = 0.1111,
-                   .communication = 0.0625,
                    .checkpoint_directory = "runs/a/checkpoints"});
   EXPECT_EQ(
       TakeText(),
       "300 steps, 1228800 tokens in 1d01h (13.6 tokens/s). Final loss 2.2500, validation loss "
       "2.5000.\nPipeline bubble 12.3 % (planned 11.1 %), communication 6.2 % of step time.\n"
       "Checkpoints: runs/a/checkpoints\n");
+}
+
+TEST_F(ProgressTest, OnePipelineRankHasNoBubble) {
+  Progress progress({.out = out_, .terminal = false, .steps = 2});
+  progress.Finish({.steps = 2, .tokens = 4096, .seconds = 4, .communication = 0.5});
+  EXPECT_EQ(TakeText(),
+            "2 steps, 4096 tokens in 4s (1.02k tokens/s). Final loss 0.0000.\n"
+            "Communication 50.0 % of step time.\n"
+            "Checkpoints: \n");
 }
 
 TEST_F(ProgressTest, ATableStandsBelowTheLiveLine) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/file.h"
 #include "gtest/gtest.h"
+#include "tests/testing/rank_devices.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/tiny_run.h"
 
@@ -73,9 +74,10 @@ std::vector<Program> Trace(const JobSpec& job, int64_t steps,
       EXPECT_TRUE(tracer.EndStep(step).ok());
     }
     EXPECT_TRUE(tracer.Finish().ok());
-    const TimeShares shares = tracer.Shares();
-    EXPECT_GT(shares.bubble, 0);
-    EXPECT_LT(shares.bubble, 1);
+    const std::optional<TimeShares> shares = tracer.Shares();
+    ASSERT_TRUE(shares.has_value());
+    EXPECT_GT(shares->bubble, 0);
+    EXPECT_LT(shares->bubble, 1);
     programs[static_cast<size_t>(transport.rank())] = trainer.program();
   });
   return programs;
@@ -162,6 +164,27 @@ TEST(RunTracer, WithoutTracedStepsNothingIsWritten) {
   job.mutable_metrics()->set_trace_steps("7");
   Trace(job, 2);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+// Where work goes on after the calls that ask for it, times of other steps would mean nothing.
+TEST(RunTracer, OnADeviceWithMemoryOfItsOwnOnlyTracedStepsHaveTimes) {
+  const TemporaryDirectory directory;
+  JobSpec job = OnLayout(TinyJob(), {.pipeline = 2});
+  job.mutable_metrics()->set_directory(directory.path());
+  job.mutable_metrics()->set_trace_steps("2");
+  RunRanks(2, [&](Transport& transport) {
+    const std::unique_ptr<Device> device = RemoteCpuDevices(nullptr)(transport.rank());
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
+    trainer.Materialize();
+    trainer.InitializeWeights();
+    RunTracer tracer(trainer, 1, 2);
+    for (int64_t step : {1, 2}) {
+      tracer.BeginStep(step);
+      trainer.Step(trainer.EmptyBatch(), step, 1e-3, false);
+      EXPECT_TRUE(tracer.EndStep(step).ok());
+      EXPECT_EQ(tracer.Shares().has_value(), step == 2);
+    }
+  });
 }
 
 TEST(RunTracer, ADirectoryThatIsGoneIsSaidOnEveryRank) {

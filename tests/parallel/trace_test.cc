@@ -5,19 +5,23 @@
 
 #include "gtest/gtest.h"
 #include "parallel/span_totals.h"
+#include "tests/testing/recording_device.h"
 
 namespace twinstream {
 namespace {
 
 TEST(Trace, IsJsonWithATrackPerRankAndAnEventPerSpan) {
   SpanTotals totals;
-  TraceRecorder recorder(3, totals);
+  std::vector<std::string> calls;
+  testing::RecordingDevice device(calls);
+  TraceRecorder recorder(3, device, totals);
   EXPECT_TRUE(recorder.empty());
   {
     const ObservedSpan step(recorder, {SpanKind::kStep, "step"});
     { const ObservedSpan span(recorder, {SpanKind::kForward, "F", 1, 3}); }
     { const ObservedSpan span(recorder, {SpanKind::kGradientReduction, "R", 1}); }
   }
+  EXPECT_EQ(calls, std::vector<std::string>(3, "Synchronize"));
   const std::string text = ChromeTrace(
       {recorder.ChromeEvents(0, "rank \"0\""), recorder.ChromeEvents(1, "C:\\")}, "a \"job\"");
   const nlohmann::json events = nlohmann::json::parse(text).at("traceEvents");
@@ -46,7 +50,9 @@ TEST(Trace, IsJsonWithATrackPerRankAndAnEventPerSpan) {
 
 TEST(TraceDeathTest, OfMoreSpansThanPlannedDies) {
   Unobserved nobody;
-  TraceRecorder recorder(1, nobody);
+  std::vector<std::string> calls;
+  testing::RecordingDevice device(calls);
+  TraceRecorder recorder(1, device, nobody);
   const Span span = {SpanKind::kForward, "F"};
   { const ObservedSpan first(recorder, span); }
   recorder.Begin(span);
