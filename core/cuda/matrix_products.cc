@@ -24,7 +24,7 @@ struct ProductKey {
   uint32_t alignment_a = 0, alignment_b = 0, alignment_out = 0;  // bytes
   bool varying = false;
 
-  friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
+  auto operator<=>(const ProductKey&) const = default;
 };
 
 std::string TextOf(const ProductKey& key) {

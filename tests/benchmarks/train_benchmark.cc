@@ -53,7 +53,7 @@
 #include "tests/benchmarks/model_shapes.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
-ABSL_FLAG(std::string, device, "CPU", "CPU or CUDA, for all variants");
+ABSL_FLAG(std::string, device, "CPU", "CPU, CUDA or AUTO, for all variants");
 ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as cores");
 ABSL_FLAG(int, rounds, 5, "blocks of steps of each variant");
 ABSL_FLAG(int, steps, 2, "steps of a block");
@@ -97,22 +97,16 @@ absl::StatusOr<JobSpec> MergedJob(const std::string& variant) {
         })));
   }
   JobSpec job;
-  for (const std::string& text : {std::string(kJob), std::string(shape->job), variant}) {
+  const std::string device = absl::StrCat("train { device: ", absl::GetFlag(FLAGS_device), " }");
+  for (const std::string& text : {std::string(kJob), std::string(shape->job), variant, device}) {
     const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
     if (!part.ok()) return part.status();
-    if (part->train().has_device()) {
+    if (job.train().has_device()) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("'%s' names a train.device; name one for all with --device", text));
+          absl::StrFormat("'%s' names a train.device; name one for all with --device", variant));
     }
     job.MergeFrom(*part);
   }
-  TrainSpec::Device device;
-  const std::string device_name = absl::GetFlag(FLAGS_device);
-  if (!TrainSpec::Device_Parse(device_name, &device) || device == TrainSpec::AUTO) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--device=%s is neither CPU nor CUDA", device_name));
-  }
-  job.mutable_train()->set_device(device);
   return job;
 }
 

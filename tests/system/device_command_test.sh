@@ -49,7 +49,7 @@ auto_is_the_cpu_without_a_card() {
 
 a_missing_library_is_named() {
   sed 's/libcublasLt\.so\.13/libcublasLt.so.99/' "$module" >copy/twinstream_cuda.so
-  refused "libcublasLt.so.99, which the loader does not find: install the libraries of CUDA .*" \
+  refused "libcublasLt.so.99, which the loader does not find: install CUDA.s libraries .*" \
     train job.textproto --override="$cuda"
 }
 

@@ -81,7 +81,7 @@ GoldenRun::GoldenRun(const std::string& name) : golden_(name) {
 JobSpec GoldenRun::Job(const ParallelSpec& parallel, int64_t microbatch, int ranks) const {
   JobSpec job;
   ModelSpec& model = *job.mutable_model();
-  ModelSpec::Residual residual;
+  ModelSpec::Residual residual = {};
   Check(ModelSpec::Residual_Parse(golden_.Metadata("scheme"), &residual), "scheme %s",
         golden_.Metadata("scheme"));
   model.set_residual(residual);
