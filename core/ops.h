@@ -24,6 +24,7 @@ struct MatmulOptions {
   // prepared for that number alone.
   bool varying = false;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the generated 0 for a pointer
   friend auto operator<=>(const MatmulOptions&, const MatmulOptions&) = default;
 };
 

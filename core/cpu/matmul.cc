@@ -20,6 +20,7 @@ struct MatrixLayout {
   DType dtype = DType::kF32;
   int64_t stride = 0;  // elements from one stored row to the next
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the generated 0 for a pointer
   friend auto operator<=>(const MatrixLayout&, const MatrixLayout&) = default;
 };
 
@@ -30,6 +31,7 @@ struct ProductKey {
   MatmulOptions options;
   int threads = 1;  // a prepared product has its split over threads built in
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the generated 0 for a pointer
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 
