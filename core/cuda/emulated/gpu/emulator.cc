@@ -34,6 +34,11 @@ TwinstreamSwitchFiber:
   ret
 )");
 
+// Of the address sanitizer, where the program has one; else null.
+extern "C" [[gnu::weak]] void
+__asan_unpoison_memory_region(  // NOLINT(bugprone-reserved-identifier)
+    const volatile void* begin, size_t bytes);
+
 namespace twinstream::gpu {
 namespace {
 
@@ -58,7 +63,12 @@ class GuardedPages {
     Check(data_ != MAP_FAILED, "no memory for an emulated block");
     Check(mprotect(begin(), bytes_, PROT_READ | PROT_WRITE) == 0, "mprotect failed");
   }
-  ~GuardedPages() { munmap(data_, bytes_ + 2 * kPageBytes); }
+  // Functions of a fiber never return, so what the sanitizer has marked of their frames would stay
+  // marked for whoever gets these addresses next.
+  ~GuardedPages() {
+    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(begin(), bytes_);
+    munmap(data_, bytes_ + 2 * kPageBytes);
+  }
   GuardedPages(const GuardedPages&) = delete;
   GuardedPages& operator=(const GuardedPages&) = delete;
 
