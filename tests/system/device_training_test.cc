@@ -46,6 +46,14 @@ TEST(DeviceTraining, OfAMixtureOfExpertsGivesTheReference) {
   ExpectReference("moe_siamese_hybrid_pre", {Layout{.data = 2, .expert = 2}});
 }
 
+// What emulated kernels do in seconds.
+JobSpec ShortJob() {
+  JobSpec job = TinyJob();
+  job.mutable_model()->set_layers(2);
+  job.mutable_train()->set_global_batch(2);
+  return job;
+}
+
 std::string StepDirectory(const TemporaryDirectory& directory) {
   return directory.Path(absl::StrFormat("step_%09d", kSaved));
 }
@@ -55,7 +63,7 @@ std::vector<double> AfterSave(const std::vector<double>& all) {
 }
 
 TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
-  const JobSpec job = OnLayout(TinyJob(), {.pipeline = 2});
+  const JobSpec job = OnLayout(ShortJob(), {.pipeline = 2});
   const TemporaryDirectory directory;
   const DeviceMaker devices = TestedDevices();
   const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = devices});
@@ -71,7 +79,7 @@ TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
 
 // What `from` saves, `to` holds to the last bit, and trains on as `from` would have.
 void ExpectGoesOn(const DeviceMaker& from, const DeviceMaker& to) {
-  const JobSpec job = OnLayout(TinyJob(), {});
+  const JobSpec job = OnLayout(ShortJob(), {});
   const TemporaryDirectory directory;
   const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = from});
   const RunRecord saved =
