@@ -35,9 +35,10 @@ TwinstreamSwitchFiber:
 )");
 
 // Of the address sanitizer, where the program has one; else null.
-extern "C" [[gnu::weak]] void
-__asan_unpoison_memory_region(  // NOLINT(bugprone-reserved-identifier)
-    const volatile void* begin, size_t bytes);
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
+extern "C" [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* begin,
+                                                            size_t bytes);
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace twinstream::gpu {
 namespace {
