@@ -103,6 +103,8 @@ struct ResidualBackwardTensors {
   Tensor o, output_weight, doutput_weight;     // output_norm only (its scale is in `scales`)
   Tensor d_o;  // [N, C] gradient of o: written; absent without a write. May be the same memory as x
                // or dh.
+  Tensor h;  // [N, C] what the forward wrote, again: written; absent where nobody asks for it. May
+             // be the same memory as y.
 };
 
 struct AttentionShape {

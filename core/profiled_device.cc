@@ -69,8 +69,8 @@ OpWork ResidualBackwardWork(const ResidualSite& site, const ResidualBackwardTens
   const bool reads_x = read.x != X::kNone;
   const bool x_is_weighted = read.base_norm || read.x == X::kNorm || read.x == X::kScale;
   const bool changes_dx = reads_x || read.base_norm || write.base_gain != 1 || write.y == Y::kSet;
-  if (site.read != nullptr) work.bytes += BytesOf(t.dh);
-  if (x_is_weighted || (read.input_norm && reads_x)) work.bytes += BytesOf(t.x);
+  if (site.read != nullptr) work.bytes += BytesOf(t.dh) + BytesOf(t.h);
+  if (x_is_weighted || ((read.input_norm || t.h) && reads_x)) work.bytes += BytesOf(t.x);
   if (changes_dx || site.write != nullptr) work.bytes += BytesOf(t.dx);
   if (changes_dx) work.bytes += BytesOf(t.dx);
   if (read.y) work.bytes += BytesOf(t.y);

@@ -95,6 +95,10 @@ void CheckReadBackward(const ResidualRead& read, const ResidualBackwardTensors& 
     shape.CheckWeight(t.input_weight, "input_weight");
     shape.CheckWeight(t.dinput_weight, "dinput_weight");
   }
+  if (t.h) {
+    shape.CheckMatrix(t.h, "h");
+    if (read.x != ResidualRead::X::kNone) shape.CheckMatrix(t.x, "x");
+  }
 }
 
 }  // namespace

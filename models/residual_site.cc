@@ -72,8 +72,8 @@ void StreamSite::ReadAgain(const SiteTensors& here) const {
   context_.ops.ResidualForward({.eps = context_.eps(), .read = &read_}, ReadTensors(here));
 }
 
-void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here,
-                          Tensor d_o) const {
+void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here, Tensor d_o,
+                          Tensor h) const {
   context_.ops.ResidualBackward(Rule(), {.dx = dx,
                                          .dy = dy,
                                          .dh = dh,
@@ -89,7 +89,8 @@ void StreamSite::Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& he
                                          .o = here.o,
                                          .output_weight = ValueOf(output_weight_),
                                          .doutput_weight = GradientOf(output_weight_),
-                                         .d_o = d_o});
+                                         .d_o = d_o,
+                                         .h = h});
 }
 
 }  // namespace twinstream

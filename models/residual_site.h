@@ -39,8 +39,9 @@ class StreamSite {
   // Computes scales and h again from the streams that Forward stored.
   void ReadAgain(const SiteTensors& here) const;
   // dx, dy: as in ResidualBackwardTensors, in place. dh: [n, C]. d_o: [n, C], written where there
-  // is a write.
-  void Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here, Tensor d_o) const;
+  // is a write. h: [n, C] or absent: the next block's input again, written; may be here.y.
+  void Backward(Tensor dx, Tensor dy, Tensor dh, const SiteTensors& here, Tensor d_o,
+                Tensor h) const;
 
  private:
   ResidualSite Rule() const;

@@ -73,6 +73,19 @@ TensorSpec TransformerStage::BoundarySpec() const {
   return {"streams", context_.activation, {streams_, rows, context_.hidden()}};
 }
 
+// Two streams need no more memory than one: h is not kept where it can take the place of a y that
+// the site stores. The site's backward is the last to read y, row by row as it writes h. Not of
+// sharded tokens: the backward would have to gather h once more.
+bool TransformerStage::RebuildsInput(size_t site) const {
+  const bool stores_y = streams_ == 2 || sites_[site]->sets_y();
+  return options_.recompute == ParallelSpec::NONE && site > 0 && site < blocks() && stores_y &&
+         !context_.region.shards_tokens();
+}
+
+Tensor TransformerStage::RebuiltInput(const Slot& slot, size_t site) const {
+  return RebuildsInput(site) ? SiteIn(slot, site).y : Tensor();
+}
+
 // All sites have the same entries, so that indices stay simple; an entry that lives elsewhere
 // has no elements.
 std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
@@ -107,7 +120,7 @@ bool TransformerStage::KeepsOfSite(size_t site, size_t entry) const {
     case kOutput:
       return options_.recompute != ParallelSpec::FULL || site % 2 == 0;
     case kH:  // the head leaves a gradient in its own
-      return options_.recompute == ParallelSpec::NONE || site == blocks();
+      return site == blocks() || (options_.recompute == ParallelSpec::NONE && !RebuildsInput(site));
     case kDOutput:
       return options_.recompute == ParallelSpec::NONE;
   }
@@ -289,7 +302,8 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
   }
   for (size_t b = blocks(); b-- > 0;) {
     const Tensor d_o = OutputGradient(slot, b);
-    sites_[b + 1]->Backward(dx, dy, own_dh, SiteIn(slot, b + 1), region.Own(d_o));
+    sites_[b + 1]->Backward(dx, dy, own_dh, SiteIn(slot, b + 1), region.Own(d_o),
+                            RebuiltInput(slot, b + 1));
     region.LeaveBackward(d_o);
     Recompute(slot, b);
     blocks_[b]->BackwardInput(d_o, dh, BlockSaved(b));
@@ -297,7 +311,7 @@ void TransformerStage::BackwardInput(int micro_batch, Slot& slot) {
     region.EnterBackward(dh);
     own_dh = region.Own(dh);
   }
-  sites_[0]->Backward(dx, dy, own_dh, SiteIn(slot, 0), Tensor());
+  sites_[0]->Backward(dx, dy, own_dh, SiteIn(slot, 0), Tensor(), Tensor());
 
   if (embedding_) {
     BackwardEmbedding(micro_batch, dx, Stream(streams, 1));
@@ -338,8 +352,8 @@ void TransformerStage::BackwardWeight(int micro_batch, Slot& slot) {
 
 // The last to add to the gradients of the block and of the site after it.
 void TransformerStage::BackwardBlockWeight(int micro_batch, const Slot& slot, size_t block) {
-  blocks_[block]->BackwardWeight(SiteIn(slot, block).h, OutputGradient(slot, block),
-                                 BlockSaved(block));
+  const Tensor h = RebuildsInput(block) ? RebuiltInput(slot, block) : SiteIn(slot, block).h;
+  blocks_[block]->BackwardWeight(h, OutputGradient(slot, block), BlockSaved(block));
   FinishGradients(micro_batch, block_parameters_[block]);
 }
 

@@ -62,6 +62,8 @@ class TransformerStage final : public Stage {
   bool KeepsOfSite(size_t site, size_t entry) const;
   bool KeepsOfBlock(size_t block, size_t entry) const;
   SiteTensors SiteIn(const Slot& slot, size_t site) const;
+  bool RebuildsInput(size_t site) const;
+  Tensor RebuiltInput(const Slot& slot, size_t site) const;  // h, or absent where that is kept
   Tensor AllocateFull() const;
   Saved BlockSaved(size_t block) const;
   void RunBlock(const Slot& slot, size_t block, Tensor scratch_o);

@@ -152,6 +152,15 @@ class BackwardSite {
     } else {
       StreamsBackward<T>(n, read, row, RowOf<T>(t_.dh, n), buffers);
     }
+    if (t_.h) WriteInput(n, read, row, buffers.u);
+  }
+
+  // h takes y's place perhaps: nothing reads the streams of this row any more. u: [C], overwritten.
+  void WriteInput(int64_t n, const ResidualRead& read, const StreamRow<T>& row, float* u) const {
+    T* const h = RowOf<T>(t_.h, n);
+    if (!read.input_norm) return SumStreams(row, read, h, C_);
+    SumStreams(row, read, u, C_);
+    NormSum(u, WeightOf(t_.input_weight), Scale(kScaleInput, n), h, C_);
   }
 
   // buffers.u <- du

@@ -94,9 +94,7 @@ float ReadNormedSum(const StreamRow<T>& row, const ResidualRead& read, const Inp
     });
   });
   const float scale = InverseRms(sum_of_squares, C, norm.eps);
-  VectorLoop(C, [=, weight = norm.weight, u_row = norm.u_row](int64_t j) {
-    h[j] = scale * weight[j] * u_row[j];
-  });
+  NormSum(norm.u_row, norm.weight, scale, h, C);
   return scale;
 }
 

@@ -81,6 +81,12 @@ void SumStreams(const StreamRow<T>& row, const ResidualRead& read, Sum* sum, int
   });
 }
 
+// h [C] <- N_in(u), of the norm's weight [C] and scale.
+template <class T>
+void NormSum(const float* u, const float* weight, float scale, T* h, int64_t C) {
+  VectorLoop(C, [=](int64_t j) { h[j] = scale * weight[j] * u[j]; });
+}
+
 // Row n of a matrix [N, C] of T, or null where there is none. Runs for every row: the checks
 // of core/residual_site.h have looked at the dtype.
 template <class T>

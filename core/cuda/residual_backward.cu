@@ -1,6 +1,6 @@
 // Backward of a residual site on a CUDA device: through the read of the block after, then through
-// the write of the block before, in one pass. Floor: 5 rows read and 3 written (dx, dy, dh, x, y;
-// dx, dy, d_o), 6 with an output norm (o), of one stream 3 and 2, at the bandwidth of memory.
+// the write of the block before, in one pass. Floor: 5 rows read and 4 written (dx, dy, dh, x, y;
+// dx, dy, d_o, h), 6 with an output norm (o), of one stream 3 and 2, at the bandwidth of memory.
 // Gradients of weights: a block sums those of its rows in shared memory, one row after the other;
 // a second kernel adds the blocks' sums, in a fixed order. Weights come from the caches.
 #include <algorithm>
@@ -103,7 +103,8 @@ void SetRead(const ResidualRead& read, const ResidualBackwardTensors& t, Backwar
   site.x_dx = read.base_norm ? 1.0F : 0.0F;
   site.x_kept = read.base_norm ? 0.0F : 1.0F;
   if (UsesXWeight(read)) site.x_weight = t.x_weight.As<float>();
-  if (UsesXWeight(read) || (read.input_norm && read.x != X::kNone)) site.x = t.x.As<T>();
+  if (t.h) site.h = t.h.As<T>();
+  if (UsesXWeight(read) || ((read.input_norm || t.h) && read.x != X::kNone)) site.x = t.x.As<T>();
   if (read.y) {
     site.y = t.y.As<T>();
     site.y_weight = t.y_weight.As<float>();
@@ -171,7 +172,7 @@ void CudaOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardT
     WeightGradients sums = GiveSlots(t, flat);
     const gpu::RowSharing sharing =
         gpu::ShareRows<T>(flat.C, {t.dx, t.dy, t.dh, t.x, t.y, t.x_weight, t.y_weight,
-                                   t.input_weight, t.o, t.output_weight, t.d_o});
+                                   t.input_weight, t.o, t.output_weight, t.d_o, t.h});
     flat.padded_width = static_cast<int>(sharing.padded_width);
     const int64_t rows_of_block = flat.slots + (sharing.columns == 0 ? 1 : 0);
     const int64_t floats_of_block = std::max<int64_t>(rows_of_block, 1) * flat.padded_width;

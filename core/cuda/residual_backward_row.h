@@ -28,6 +28,7 @@ struct BackwardSite {
   const float* x_weight = nullptr;
   const float* y_weight = nullptr;
   const float* input_weight = nullptr;
+  T* h = nullptr;  // perhaps in y's place
   bool normalises_x = false;
   float x_du = 0, x_dx = 0, x_kept = 1;  // x_du: also the part of x in u
 
@@ -123,6 +124,7 @@ class BackwardRow {
       const Pack<T> x_weight = Weight(site_.x_weight, at), y_weight = Weight(site_.y_weight, at);
       const Pack<T> x = x_[at], y = y_[at];
       Pack<T> dx = dx_[at], dy = dy_[at], du = du_[at];
+      if (site_.h != nullptr) StoreColumns<kColumns>(At(site_.h), site_.C, at, Input(at));
       for (int j = 0; j < kPack<T>; ++j) {
         const float dz = Dz(du.values[j], dx.values[j]);
         const float dx_j = site_.x_kept * dx.values[j] + x_scale_ * x_weight.values[j] * dz -
@@ -206,6 +208,15 @@ class BackwardRow {
       du.values[j] = input_scale_ * weight.values[j] * du.values[j] - u_part_ * u.values[j];
     }
     return du;
+  }
+
+  // h
+  __device__ Pack<T> Input(PackPlace at) const {
+    Pack<T> h = StreamSum(at);
+    if (site_.input_weight == nullptr) return h;
+    const Pack<T> weight = Weight(site_.input_weight, at);
+    for (int j = 0; j < kPack<T>; ++j) h.values[j] *= input_scale_ * weight.values[j];
+    return h;
   }
 
   __device__ void AddToWeight(int slot, PackPlace at, const Pack<T>& dweight) {

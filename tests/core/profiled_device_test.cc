@@ -237,7 +237,7 @@ class ProfiledSiteTest : public ProfiledDeviceTest {
                                       .h = Make(rows)};
     return RowOf([&](const Ops& ops) { ops.ResidualForward(site, t); }).work.bytes / kRow;
   }
-  double BackwardRows(const ResidualSite& site) {
+  double BackwardRows(const ResidualSite& site, Tensor h = {}) {
     const Shape rows = {16, 32};
     const ResidualBackwardTensors t = {.dx = Make(rows),
                                        .dy = Make(rows),
@@ -245,7 +245,8 @@ class ProfiledSiteTest : public ProfiledDeviceTest {
                                        .x = Make(rows),
                                        .y = Make(rows),
                                        .o = Make(rows),
-                                       .d_o = Make(rows)};
+                                       .d_o = Make(rows),
+                                       .h = h};
     return RowOf([&](const Ops& ops) { ops.ResidualBackward(site, t); }).work.bytes / kRow;
   }
   static constexpr double kRow = 16 * 32 * kFloat;
@@ -261,6 +262,7 @@ TEST_F(ProfiledSiteTest, TwoStreamsTakeSixRowsForwardAndEightBackward) {
   const ResidualSite site = {.read_before = &before, .write = &write, .read = &read};
   EXPECT_EQ(ForwardRows(site), 6);
   EXPECT_EQ(BackwardRows(site), 8);
+  EXPECT_EQ(BackwardRows(site, Make({16, 32})), 9);  // h again
 }
 
 // PRE_NORM: x and o in, x and h out; dh, dx and x in, dx and the gradient of o out.

@@ -122,6 +122,7 @@ struct SiteRun {
                                 .h = h_rows});
   }
 
+  // Of the backward's d_o. Its h, where it is not kOwnMemory, takes y's place if there is one.
   enum class OutputGradient { kOwnMemory, kOverX, kOverDh };
 
   // Weight gradients start from kOld.
@@ -131,17 +132,20 @@ struct SiteRun {
     dx_weight = old(x_weight), dy_weight = old(y_weight);
     dinput_weight = old(input_weight), doutput_weight = old(output_weight);
     if (site.write != nullptr) d_o.assign(x.size(), NAN);
-    RunBackward(where);
+    if (site.read != nullptr) h_again.assign(x.size(), NAN);
+    const bool h_over_y = where != OutputGradient::kOwnMemory && !h_again.empty() && !y_out.empty();
+    RunBackward(where, h_over_y);
+    if (h_over_y) h_again = y_out;
     if (site.write == nullptr) return;
     if (where == OutputGradient::kOverX) d_o = x_out;
     if (where == OutputGradient::kOverDh && !dh.empty()) d_o = dh;
   }
 
-  void RunBackward(OutputGradient where) {
+  void RunBackward(OutputGradient where, bool h_over_y) {
     const Shape rows = {N, C};
     const Matrix dx_rows(dx, rows, dtype), dy_rows(dy, rows, dtype), dh_rows(dh, rows, dtype),
         x_rows(x_out, rows, dtype), y_rows(y_out, rows, dtype), o_rows(o, rows, dtype),
-        d_o_rows(d_o, rows, dtype);
+        d_o_rows(d_o, rows, dtype), h_rows(h_again, rows, dtype);
     const Matrix& d_o_memory = where == OutputGradient::kOverX                   ? x_rows
                                : where == OutputGradient::kOverDh && !dh.empty() ? dh_rows
                                                                                  : d_o_rows;
@@ -160,7 +164,8 @@ struct SiteRun {
                                  .o = o_rows,
                                  .output_weight = TensorOf(output_weight, {C}),
                                  .doutput_weight = TensorOf(doutput_weight, {C}),
-                                 .d_o = site.write != nullptr ? Tensor(d_o_memory) : Tensor()});
+                                 .d_o = site.write != nullptr ? Tensor(d_o_memory) : Tensor(),
+                                 .h = h_over_y ? y_rows : h_rows});
   }
 
   Floats Random(int64_t elements, float mean) {
@@ -180,7 +185,7 @@ struct SiteRun {
   const Ops* ops = &testing::TestedOps();
   Floats x, y, o, x_weight_before, output_weight, x_weight, y_weight, input_weight, scales_before;
   Floats x_out, y_out, h, scales;
-  Floats dx, dy, dh, d_o, dx_weight, dy_weight, dinput_weight, doutput_weight;
+  Floats dx, dy, dh, d_o, h_again, dx_weight, dy_weight, dinput_weight, doutput_weight;
   ResidualInputs reference;
 };
 
@@ -220,6 +225,7 @@ void TestBackward(const Case& c, int64_t N, int64_t C, SiteRun::OutputGradient w
     EXPECT_EQ(run.dy, Floats(run.dy.size(), 0)) << "gradient of a y that was not read";
   }
   ExpectNear(run.d_o, expected.o, tolerance, "d_o");
+  ExpectNear(run.h_again, Wide(run.h), testing::Tolerance(dtype, C), "h");
   ExpectNear(WithoutOld(run.dx_weight), expected.x_weight, tolerance, "dx_weight");
   ExpectNear(WithoutOld(run.dy_weight), expected.y_weight, tolerance, "dy_weight");
   ExpectNear(WithoutOld(run.dinput_weight), expected.input_weight, tolerance, "dinput_weight");
@@ -315,8 +321,8 @@ TEST(ResidualTest, WideRowsAreThoseOfTheCpu) {
       const double tolerance = testing::Tolerance(dtype, C, 4);
       for (Floats SiteRun::*result :
            {&SiteRun::x_out, &SiteRun::y_out, &SiteRun::h, &SiteRun::dx, &SiteRun::dy,
-            &SiteRun::d_o, &SiteRun::dx_weight, &SiteRun::dy_weight, &SiteRun::dinput_weight,
-            &SiteRun::doutput_weight}) {
+            &SiteRun::d_o, &SiteRun::h_again, &SiteRun::dx_weight, &SiteRun::dy_weight,
+            &SiteRun::dinput_weight, &SiteRun::doutput_weight}) {
         ExpectNear(run.*result, Wide(expected.*result), tolerance, "a result");
       }
     }

@@ -37,7 +37,8 @@ std::vector<Tensor*> TensorsOf(ResidualBackwardTensors& t) {
           &t.o,
           &t.output_weight,
           &t.doutput_weight,
-          &t.d_o};
+          &t.d_o,
+          &t.h};
 }
 
 std::vector<Tensor*> Together(std::vector<Tensor*> a, const std::vector<Tensor*>& b) {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -70,9 +71,9 @@ TEST_F(MetricsTest, LinesCarryTheKeysAndAreThereAtOnce) {
   ASSERT_TRUE(writer.Write(Metrics(1)).ok());
   EXPECT_EQ(Text(), kStepOne);
   ASSERT_TRUE(writer.Write(ValidationMetrics{.step = 1, .loss = 0.5}).ok());
-  EXPECT_EQ(Text(), std::string(kStepOne) +
-                        "{\"step\": 1, \"validation_loss\": 0.5, \"validation_perplexity\": "
-                        "1.64872127}\n");
+  EXPECT_EQ(Text(), absl::StrCat(kStepOne,
+                                 "{\"step\": 1, \"validation_loss\": 0.5, "
+                                 "\"validation_perplexity\": 1.64872127}\n"));
   EXPECT_THAT(Events(), HasSubstr("validation_perplexity"));
   EXPECT_THAT(Events(), HasSubstr("model_flops_utilization"));
 }

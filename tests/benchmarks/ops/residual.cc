@@ -66,14 +66,16 @@ PreparedOp PrepareBackward(Operands& memory, const SiteRule& rule, const Shape& 
   const ResidualForwardTensors f = ForwardTensors(memory, rule, stream, activation);
   memory.ops().ResidualForward(rule.site(), f);
   const auto zeros = [&](Tensor like) { return memory.Zeros(like.dtype(), like.shape()); };
+  // d_o and h take the streams' places, as in TransformerStage. Weights of zero keep what the next
+  // call finds there from shrinking to denormal numbers.
   const ResidualBackwardTensors t = {.dx = zeros(f.x_out),
                                      .dy = f.y_out ? zeros(f.y_out) : Tensor(),
                                      .dh = zeros(f.h),
                                      .x = f.x_out,
                                      .y = f.y_out,
-                                     .x_weight = f.x_weight,
-                                     .y_weight = f.y_weight,
-                                     .input_weight = f.input_weight,
+                                     .x_weight = zeros(f.x_weight),
+                                     .y_weight = zeros(f.y_weight),
+                                     .input_weight = zeros(f.input_weight),
                                      .scales = f.scales,
                                      .dx_weight = zeros(f.x_weight),
                                      .dy_weight = zeros(f.y_weight),
@@ -81,7 +83,8 @@ PreparedOp PrepareBackward(Operands& memory, const SiteRule& rule, const Shape& 
                                      .o = f.o,
                                      .output_weight = f.output_weight,
                                      .doutput_weight = zeros(f.output_weight),
-                                     .d_o = f.x_out};  // as TransformerStage does
+                                     .d_o = f.x_out,
+                                     .h = f.y_out};
   return [=, &ops = memory.ops()] { ops.ResidualBackward(rule.site(), t); };
 }
 
