@@ -24,7 +24,24 @@ struct ScoreBlock {
   int64_t rows() const { return end - begin; }
   int64_t keys() const { return key_end - key_begin; }
   int64_t Visible(int64_t i) const { return keys() - std::max<int64_t>(0, hidden - i); }
+  // The first row that sees key j.
+  int64_t FirstRow(int64_t j) const { return std::max<int64_t>(0, j + 1 - Visible(0)); }
+  // Keys that every row sees, in whole panels unless they are all. What is behind them is computed
+  // for tiles of rows, each as far as its last one sees.
+  int64_t shared() const {
+    return hidden == 0 ? keys() : Visible(0) / kPanelColumns * kPanelColumns;
+  }
 };
+
+// f(first, rows, visible) for each tile of a block's rows where they see different keys.
+template <class F>
+void ForEachTriangleTile(const ScoreBlock& block, F f) {
+  if (block.hidden == 0) return;
+  for (int64_t i = 0; i < block.rows(); i += kTileRows) {
+    const int64_t rows = std::min(kTileRows, block.rows() - i);
+    f(i, rows, block.Visible(i + rows - 1));
+  }
+}
 
 enum class ScoreForm { kTriangle, kRectangle };
 
@@ -203,29 +220,52 @@ inline void ReadBlock(const AttentionFrame& frame, const ScoreBlock& block, cons
   }
 }
 
-// scores [rows, keys] <- rows [rows, padded D] times transposed keys or values in panels.
+// scores [rows, keys] <- rows [rows, padded D] times transposed keys or values in panels. What no
+// row of a tile sees is not written.
 inline void Scores(const AttentionFrame& frame, const ScoreBlock& block, const float* rows,
                    const float* panels, float* scores) {
-  SmallProduct({block.rows(), PaddedToPanels(block.keys()), frame.D},
-               {.data = scores, .stride = frame.score_stride},
-               LeftOperand::Rows(rows, frame.padded_D), RightOperand::Panels(panels, frame.D));
+  const int64_t shared = block.shared();
+  const LeftOperand left = LeftOperand::Rows(rows, frame.padded_D);
+  const RightOperand right = RightOperand::Panels(panels, frame.D);
+  SmallProduct({block.rows(), PaddedToPanels(shared), frame.D},
+               {.data = scores, .stride = frame.score_stride}, left, right);
+  ForEachTriangleTile(block, [&](int64_t first, int64_t tile_rows, int64_t visible) {
+    SmallProduct(
+        {tile_rows, PaddedToPanels(visible - shared), frame.D},
+        {.data = scores + first * frame.score_stride + shared, .stride = frame.score_stride},
+        left.From(first, 0), right.From(0, shared));
+  });
 }
 
 // result [rows, padded D] = or += scores [rows, keys] times rows of keys or values in panels.
 inline void SumOverKeys(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
                         const float* panels, ProductResult result) {
-  SmallProduct({block.rows(), frame.padded_D, block.keys()}, result,
-               LeftOperand::Rows(scores, frame.score_stride),
-               RightOperand::Panels(panels, frame.keys));
+  const int64_t shared = block.shared();
+  const LeftOperand left = LeftOperand::Rows(scores, frame.score_stride);
+  const RightOperand right = RightOperand::Panels(panels, frame.keys);
+  SmallProduct({block.rows(), frame.padded_D, shared}, result, left, right);
+  ForEachTriangleTile(block, [&](int64_t first, int64_t tile_rows, int64_t visible) {
+    SmallProduct({tile_rows, frame.padded_D, visible - shared},
+                 {.data = result.data + first * result.stride,
+                  .stride = result.stride,
+                  .add = result.add || shared > 0},
+                 left.From(first, shared), right.From(shared, 0));
+  });
 }
 
 // sums [keys, padded D] += scores' times rows [rows, padded D].
 inline void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
                         const float* rows, float* sums) {
-  SmallProduct({block.keys(), frame.padded_D, block.rows()},
-               {.data = sums, .stride = frame.padded_D, .add = true},
-               LeftOperand::Transposed(scores, frame.score_stride),
-               RightOperand::Rows(rows, frame.padded_D));
+  const auto add = [&](int64_t first_key, int64_t keys, int64_t first_row) {
+    SmallProduct({keys, frame.padded_D, block.rows() - first_row},
+                 {.data = sums + first_key * frame.padded_D, .stride = frame.padded_D, .add = true},
+                 LeftOperand::Transposed(scores, frame.score_stride).From(first_key, first_row),
+                 RightOperand::Rows(rows, frame.padded_D).From(first_row, 0));
+  };
+  add(0, block.shared(), 0);
+  for (int64_t key = block.shared(); key < block.keys(); key += kTileRows) {
+    add(key, std::min(kTileRows, block.keys() - key), block.FirstRow(key));
+  }
 }
 
 }  // namespace twinstream

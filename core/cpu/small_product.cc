@@ -9,7 +9,7 @@ namespace {
 // A tile of the result is held in 12 of AVX2's 16 registers, while rows of b come in two and
 // elements of a in one. Two multiplications and additions a cycle then need 1.3 loads.
 using Vector = float __attribute__((vector_size(32)));
-constexpr int64_t kLanes = 8, kTileRows = 6;
+constexpr int64_t kLanes = 8;
 static_assert(kPanelColumns == 2 * kLanes);
 // So many rows of a panel of b are half of a first-level cache.
 constexpr int64_t kDepth = 256;
@@ -63,9 +63,7 @@ void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand a, Right
       for (int64_t i = 0; i < sizes.M; i += kTileRows) {
         TileOf(std::min(kTileRows, sizes.M - i), std::min(kDepth, sizes.K - k),
                {result.data + i * result.stride + j, result.stride, result.add || k > 0},
-               {a.data + i * a.row_stride + k * a.column_stride, a.row_stride, a.column_stride},
-               {b.data + j / kPanelColumns * b.panel_stride + k * b.row_stride, b.row_stride,
-                b.panel_stride});
+               a.From(i, k), b.From(k, j));
       }
     }
   }

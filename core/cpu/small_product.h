@@ -13,6 +13,9 @@ inline int64_t PaddedToPanels(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
 }
 
+// And on so many rows.
+constexpr int64_t kTileRows = 6;
+
 // The left operand: element (i, k) is data[i * row_stride + k * column_stride].
 struct LeftOperand {
   const float* data;
@@ -21,6 +24,10 @@ struct LeftOperand {
   static LeftOperand Rows(const float* data, int64_t stride) { return {data, stride, 1}; }
   // The transpose of the matrix whose rows lie so.
   static LeftOperand Transposed(const float* data, int64_t stride) { return {data, 1, stride}; }
+  // Without its first rows and columns.
+  LeftOperand From(int64_t row, int64_t column) const {
+    return {data + row * row_stride + column * column_stride, row_stride, column_stride};
+  }
 };
 
 // The right operand, in panels: element (k, j) is
@@ -35,6 +42,11 @@ struct RightOperand {
   // Panels of K dense rows one after another: the next row is in the next cache line.
   static RightOperand Panels(const float* data, int64_t K) {
     return {data, kPanelColumns, K * kPanelColumns};
+  }
+  // Without its first rows, and columns in whole panels.
+  RightOperand From(int64_t row, int64_t column) const {
+    return {data + row * row_stride + column / kPanelColumns * panel_stride, row_stride,
+            panel_stride};
   }
 };
 
