@@ -22,7 +22,7 @@ namespace {
 // Of bf16 values on their way in ReduceScatterAsBFloat16, to and from all members.
 constexpr int64_t kScratchBytes = int64_t{32} << 20;
 
-constexpr char kAllocation[] = "cudaMalloc for a collective";
+constexpr char kOwner[] = "sums over ranks";
 
 ncclDataType_t TypeOf(DType dtype) {
   switch (dtype) {
@@ -176,9 +176,9 @@ class CudaCollectives final : public DeviceCollectives {
   // that); for messages it connects a pair when one first sends to the other.
   void Connect() {
     Run("connection", [this] { members_.Join(); });
-    if (!group_.messages_only) scratch_.emplace(kScratchBytes, kAllocation);
+    if (!group_.messages_only) scratch_.emplace(kScratchBytes, kOwner);
     constexpr int64_t kWord = sizeof(float);
-    const CudaMemory memory((1 + group_.size) * kWord, kAllocation);
+    const CudaMemory memory((1 + group_.size) * kWord, kOwner);
     auto* const words = memory.As<std::byte>();
     AllReduce(Tensor(words, DType::kF32, {1}), Reduction::kMax);
     std::vector<DeviceMessage> sent, received;

@@ -207,7 +207,7 @@ class BlasProducts final : public MatrixProducts {
 
   gpu::Stream stream_;
   cublasLtHandle_t handle_ = nullptr;
-  CudaMemory workspace_{kProductWorkspaceBytes, "cudaMalloc: workspace of cuBLASLt"};
+  CudaMemory workspace_{kProductWorkspaceBytes, "the workspace of cuBLASLt"};
   std::map<ProductKey, Plan> plans_;
   Plan own_ = {};  // of a varying product that cannot share one, until the next
 };

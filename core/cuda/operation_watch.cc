@@ -40,16 +40,14 @@ void OperationWatch::End() {
 }
 
 void OperationWatch::MakeWait(cudaStream_t other, Number number) {
-  Check(begun_ - kMostUnderWay < number && number <= put_,
-        "operation %d over %s is waited for after %d operations", number, options_.group, put_);
+  Check(number <= put_, "operation %d over %s is waited for after %d operations", number,
+        options_.group, put_);
+  if (number <= begun_ - kMostUnderWay) return;  // has ended: Begin waited for it
   At(number).ended.MakeWait(other);
 }
 
 void OperationWatch::Watch() {
   Check(cudaSetDevice(options_.card), "cudaSetDevice");
-  // What this thread asks must not break another thread's recording of a graph.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  Check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
   std::unique_lock lock(mutex_);
   while (!closing_) {
     Look();

@@ -73,9 +73,16 @@ class CudaEvent {
 // Memory of the thread's current card, beside what the device accounts for.
 class CudaMemory {
  public:
-  // what: for the message that there is none left.
-  CudaMemory(int64_t bytes, const char* what) {
-    Check(cudaMalloc(&data_, static_cast<size_t>(bytes)), what);
+  // owner: for the message that there is none left.
+  CudaMemory(int64_t bytes, const char* owner) {
+    const cudaError_t error = cudaMalloc(&data_, static_cast<size_t>(bytes));
+    if (error == cudaErrorMemoryAllocation) {
+      Die(absl::StrFormat(
+          "the card has no %d bytes of memory left for %s: use fewer ranks per card, a smaller "
+          "train.microbatch or a smaller model",
+          bytes, owner));
+    }
+    Check(error, "cudaMalloc");
   }
   ~CudaMemory() { Check(cudaFree(data_), "cudaFree"); }
   CudaMemory(const CudaMemory&) = delete;
