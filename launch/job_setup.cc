@@ -67,7 +67,7 @@ bool EveryRankHasACard(Runtime& runtime) {
 absl::string_view DeviceName(Runtime& runtime, const JobSpec& job) {
   switch (job.train().device()) {
     case TrainSpec::AUTO:
-      return FitsCuda(job.model()) && EveryRankHasACard(runtime) ? "cuda" : "cpu";
+      return FitsCuda(job) && EveryRankHasACard(runtime) ? "cuda" : "cpu";
     case TrainSpec::CPU:
       return "cpu";
     case TrainSpec::CUDA:

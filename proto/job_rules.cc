@@ -3,6 +3,7 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -182,12 +183,32 @@ void HeadRules(const ModelSpec& model, Problems* problems) {
   }
 }
 
-void DeviceRules(const JobSpec& job, Problems* problems) {
-  if (job.train().device() != TrainSpec::CUDA || FitsCuda(job.model())) return;
-  Add(problems,
-      "model.head_dim = %d is more than %d, the most that train.device = CUDA takes; make it "
-      "smaller, with more model.heads, or set train.device to CPU",
-      job.model().head_dim(), kLargestCudaHeadDim);
+// What a card's kernels cannot do: they hold a head in one block of threads, and sort tokens in
+// memory of a fixed size.
+void CudaRules(const JobSpec& job, Problems* problems) {
+  constexpr int64_t kLargestHead = 512, kMostTokens = 1'000'000, kMostExperts = 2048;
+  const ModelSpec& model = job.model();
+  if (model.head_dim() > kLargestHead) {
+    Add(problems,
+        "model.head_dim = %d is more than %d, the most that train.device = CUDA takes; make it "
+        "smaller, with more model.heads, or set train.device to CPU",
+        model.head_dim(), kLargestHead);
+  }
+  const int64_t tokens = Product({job.train().microbatch(), model.sequence()}) /
+                         std::max<int64_t>(1, job.parallel().context());
+  if (tokens > kMostTokens) {
+    Add(problems,
+        "train.microbatch %d x model.sequence %d / parallel.context %d = %d tokens are more than "
+        "%d, the most that train.device = CUDA takes; make train.microbatch smaller, or set "
+        "train.device to CPU",
+        job.train().microbatch(), model.sequence(), job.parallel().context(), tokens, kMostTokens);
+  }
+  if (model.moe().experts() > kMostExperts) {
+    Add(problems,
+        "model.moe.experts = %d is more than %d, the most that train.device = CUDA takes; make it "
+        "smaller, or set train.device to CPU",
+        model.moe().experts(), kMostExperts);
+  }
 }
 
 void MoeRules(const JobSpec& job, Problems* problems) {
@@ -341,7 +362,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   RequiredFields(job, &problems);
   Intervals(asked, &problems);
   HeadRules(job.model(), &problems);
-  DeviceRules(job, &problems);
+  if (job.train().device() == TrainSpec::CUDA) CudaRules(job, &problems);
   MoeRules(job, &problems);
   DataRules(job, &problems);
   LearningRateRules(job, &problems);
@@ -354,7 +375,11 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   return problems;
 }
 
-bool FitsCuda(const ModelSpec& model) { return model.head_dim() <= kLargestCudaHeadDim; }
+bool FitsCuda(const JobSpec& job) {
+  Problems problems;
+  CudaRules(job, &problems);
+  return problems.empty();
+}
 
 std::vector<std::string> TokenizerProblems(const JobSpec& job) {
   Problems problems;

@@ -14,9 +14,8 @@ namespace twinstream {
 // resolved or not. Opens no files.
 std::vector<std::string> JobProblems(const JobSpec& job, int ranks);
 
-// Whether a CUDA card can run the model: its kernels hold a head of at most this size.
-constexpr int64_t kLargestCudaHeadDim = 512;
-bool FitsCuda(const ModelSpec& model);  // resolved
+// Whether the kernels for CUDA cards can run the resolved job.
+bool FitsCuda(const JobSpec& job);
 
 // What text needs beyond that (generate, prepare-data); training on token files does not look at
 // the tokenizer.

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -177,14 +178,27 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
   }
 }
 
-TEST(JobRulesTest, OnlyCudaAskedForByNameRefusesLargeHeads) {
-  for (const char* fits : {"model { head_dim: 512 } train { device: CUDA }",
-                           "model { head_dim: 514 } train { device: AUTO }",
-                           "model { head_dim: 514 } train { device: CPU }"}) {
-    EXPECT_THAT(JobProblems(With(fits), 1), IsEmpty()) << fits;
+TEST(JobRulesTest, OnlyCudaAskedForByNameRefusesWhatItsKernelsCannotDo) {
+  const std::string many = "model { sequence: 1000 } train { global_batch: 1001 microbatch: 1001 }";
+  const std::pair<std::string, std::string> too_much[] = {
+      {"model { head_dim: 514 }", "model.head_dim = 514 is more than 512"},
+      {many, "train.microbatch 1001 x model.sequence 1000 / parallel.context 1 = 1001000 tokens"},
+      {"model { moe { experts: 2049 top_k: 1 } }", "model.moe.experts = 2049 is more than 2048"}};
+  for (const auto& [change, message] : too_much) {
+    JobSpec job = With(change);
+    job.mutable_train()->set_device(TrainSpec::CUDA);
+    EXPECT_THAT(JobProblems(job, 1), ElementsAre(HasSubstr(message)));
+    for (TrainSpec::Device device : {TrainSpec::AUTO, TrainSpec::CPU}) {
+      job.mutable_train()->set_device(device);
+      EXPECT_THAT(JobProblems(job, 1), IsEmpty()) << change;
+      EXPECT_FALSE(FitsCuda(job)) << change;
+    }
   }
-  EXPECT_TRUE(FitsCuda(With("model { head_dim: 512 }").model()));
-  EXPECT_FALSE(FitsCuda(With("model { head_dim: 514 }").model()));
+  for (const char* change :
+       {"model { head_dim: 512 }", "model { moe { experts: 2048 top_k: 1 } }",
+        "model { sequence: 1000 } train { global_batch: 1000 microbatch: 1000 }"}) {
+    EXPECT_TRUE(FitsCuda(With(change))) << change;
+  }
 }
 
 TEST(JobRulesTest, ExpertsMustFitTheirRanksAndTokens) {
