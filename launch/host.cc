@@ -112,7 +112,9 @@ bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
 
 int64_t PeakExtent(const Device& device) { return device.host_memory() ? 2048 : 8192; }
 
-double MeasurePeakFlops(Device& device, int64_t extent, DType dtype) {
+namespace {
+
+double ProductFlops(Device& device, int64_t extent, DType dtype) {
   constexpr int kRepeats = 5;
   const TensorSpec spec = {"operand", dtype, {extent, extent}};
   const Storage storage(device, 3 * BytesFor({spec}));
@@ -126,9 +128,14 @@ double MeasurePeakFlops(Device& device, int64_t extent, DType dtype) {
                       device.ops().Matmul(operands[0], operands[1], operands[2], {});
                     }));
   }
-  const double flops = 2 * std::pow(static_cast<double>(extent), 3) / best;
-  const bool has_other = dtype == DType::kBF16;
-  return has_other ? std::max(flops, MeasurePeakFlops(device, extent, DType::kF32)) : flops;
+  return 2 * std::pow(static_cast<double>(extent), 3) / best;
+}
+
+}  // namespace
+
+double MeasurePeakFlops(Device& device, int64_t extent, DType dtype) {
+  const double wide = ProductFlops(device, extent, DType::kF32);
+  return dtype == DType::kF32 ? wide : std::max(wide, ProductFlops(device, extent, dtype));
 }
 
 double MeasureBandwidth(Device& device) {
