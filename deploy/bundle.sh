@@ -12,7 +12,7 @@ programs=(twinstream tests/cuda_device_test tests/train_benchmark tests/ops_benc
 system=/usr/lib/$(gcc -print-multiarch)
 plugins=lib/openmpi3 pmix=lib/pmix2
 
-[[ -f build/CMakeCache.txt ]] || cmake --preset release
+cmake --preset release
 if ! grep -q '^CMAKE_CUDA_ARCHITECTURES:' build/CMakeCache.txt; then
   echo "bundle.sh: this build has no CUDA backend; install nvcc, cuBLASLt and NCCL, or set CUDA_HOME" >&2
   exit 1
@@ -76,6 +76,10 @@ export PMIX_MCA_mca_base_component_path=$bundle/lib/pmix2/lib/pmix
 export OMPI_MCA_plm_rsh_agent=/bin/false # one host: nothing is started elsewhere
 export TWINSTREAM_GOLDEN_DIR=$bundle/golden
 ENV
+
+# The newest version of glibc that something in it needs.
+find "$bundle"/bin "$bundle"/lib -type f -print0 | { xargs -0 objdump -T 2>/dev/null || true; } |
+  grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2 >"$bundle/glibc"
 
 mkdir -p "$(dirname "$archive")"
 tar -C "$staging" --sort=name --owner=0 --group=0 -cf - twinstream-bundle | xz -T0 -3 >"$archive.new"

@@ -3,9 +3,17 @@
 # golden files and layouts, four ranks on the card, then benchmarks. Minutes; nothing is installed.
 # Usage: deploy/gpu_check.sh [BUNDLE [RESULTS]]
 #   BUNDLE: deploy/bundle.sh's archive, or the folder that was in it (default: where this script lies)
-#   RESULTS: folder for logs, tables and JSON (default: gpu_check.results)
+#   RESULTS: folder (default: gpu_check.results); logs, tables and JSON go to its folder latest
 # Exit code 0 only when every part passed. Parts that cannot be done are SKIPPED, with the reason.
 set -euo pipefail
+
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+refuse() { # refuse REASON
+  echo "gpu_check.sh: $1" >&2
+  exit 2
+}
 
 here=$(cd "$(dirname "$0")" && pwd)
 bundle=$(realpath "${1:-$here}")
@@ -14,16 +22,20 @@ mkdir -p "$results"
 if [[ -f $bundle ]]; then
   unpacked=$results/bundle-$(sha256sum "$bundle" | cut -c1-16)
   if [[ ! -d $unpacked ]]; then
+    command -v xz >/dev/null || refuse "there is no xz to unpack $bundle with; install xz-utils"
     mkdir -p "$unpacked.new"
     tar -C "$unpacked.new" --strip-components=1 -xJf "$bundle"
     mv "$unpacked.new" "$unpacked"
   fi
   bundle=$unpacked
 fi
-if [[ ! -x $bundle/bin/twinstream ]]; then
-  echo "gpu_check.sh: $bundle is no bundle; make one with deploy/bundle.sh and name it" >&2
-  exit 2
-fi
+[[ -x $bundle/bin/twinstream ]] ||
+  refuse "$bundle is no bundle; make one with deploy/bundle.sh and name it"
+needed=$(<"$bundle/glibc") found=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)
+[[ $(printf '%s\n' "$needed" "$found" | sort -V | head -n 1) == "$needed" ]] ||
+  refuse "the bundle needs glibc $needed, this host has $found: take one with Debian 12, Ubuntu 24.04 or newer"
+results=$results/latest
+rm -rf "$results" && mkdir "$results"
 # shellcheck source=/dev/null
 source "$bundle/part.sh"
 # shellcheck source=/dev/null
@@ -31,13 +43,19 @@ source "$bundle/env.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} # of several cards one, which the ranks share
+
 # Where CUDA's libraries are: the loader's own folders, the toolkit's, a Python environment's.
-for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib \
-  "${CUDA_HOME:-/usr/local/cuda}/lib64" \
-  $(python3 -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null |
-    xargs -rI{} find {} -maxdepth 2 -name lib); do
+in_python='import glob, nvidia; print(*glob.glob(nvidia.__path__[0] + "/*/lib"), sep="\n")'
+while read -r folder; do
   if [[ -d $folder ]]; then LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder; fi
-done
+done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} &&
+  python3 -c "$in_python" 2>/dev/null)
+
+# Ctrl-C reaches the command too.
+limited() { # limited SECONDS COMMAND...
+  timeout --foreground --kill-after=5 "$@"
+}
 
 skipped=()
 skip() { # skip PART REASON
@@ -46,35 +64,36 @@ skip() { # skip PART REASON
 }
 
 card() {
-  timeout 20 nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader
+  limited 20 nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader
 }
 
 # A test program without tests: it says what keeps the CUDA backend from being used.
-loads() { timeout 30 cuda_device_test --gtest_filter=NoSuchTest; }
+loads() { limited 30 cuda_device_test --gtest_filter=NoSuchTest; }
 
-# The backend for this card and this CUDA, in place of the one that came along.
-compile_module() {
-  local nvcc source objects=$results/module
+# The backend for this CUDA, in place of the one that came along: only if it loads.
+compile_module() (
+  cd "$bundle"
+  objects=$results/module
   nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
-  [[ -x $nvcc ]] || { echo "there is no nvcc to compile another module with" && return 1; }
-  rm -rf "$objects" && mkdir -p "$objects" && cd "$bundle" || return 1
-  for source in core/cuda/*.{cu,cc}; do
-    timeout 110 "$nvcc" -std=c++20 -O3 -DNDEBUG -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr \
-      -Xcompiler=-fPIC -I. -Icore/cuda/native -Iinclude -x cu -c "$source" \
-      -o "$objects/$(basename "$source").o" &
-  done
-  wait
-  "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/*.o -lcublasLt &&
-    mv "$objects/twinstream_cuda.so" bin/ && loads
-}
+  [[ -x $nvcc ]] || { echo "there is no nvcc to compile another module with" && exit 1; }
+  rm -rf "$objects" && mkdir -p "$objects/core/cuda"
+  printf '%s\0' core/cuda/*.{cu,cc} |
+    xargs -0 -P "$(nproc)" -I{} timeout 110 "$nvcc" -std=c++20 -O3 -DNDEBUG \
+      -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I. -Icore/cuda/native \
+      -Iinclude -x cu -c {} -o "$objects/{}.o" || exit 1
+  "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/core/cuda/*.o \
+    -lcublasLt || exit 1
+  mv bin/twinstream_cuda.so "$objects/shipped.so" && mv "$objects/twinstream_cuda.so" bin/
+  loads || { mv "$objects/shipped.so" bin/twinstream_cuda.so && exit 1; }
+)
 
-operations() { timeout 60 cuda_device_test --gtest_brief=1 --gtest_filter='-DeviceTraining*'; }
+operations() { limited 60 cuda_device_test --gtest_brief=1 --gtest_filter='-DeviceTraining*'; }
 training() {
-  TWINSTREAM_EXHAUSTIVE=1 timeout 90 cuda_device_test --gtest_filter='DeviceTraining*'
+  TWINSTREAM_EXHAUSTIVE=1 limited 90 cuda_device_test --gtest_filter='DeviceTraining*'
 }
 # What the kernels' threads do to memory, and to each other.
 sanitized() { # sanitized TOOL TESTS
-  timeout 40 compute-sanitizer --tool "$1" --error-exitcode 9 \
+  limited 40 compute-sanitizer --tool "$1" --error-exitcode 9 \
     "$bundle/bin/cuda_device_test" --gtest_brief=1 --gtest_filter="$2"
 }
 
@@ -90,32 +109,30 @@ JOB
   twinstream prepare-data --input="$results/text.txt" --output="$results/text" --tokenizer=bytes
 }
 four_ranks() { # four_ranks PRECISION LAYOUT: against one rank
-  cd "$results" && timeout 60 mpirun -np 4 "$bundle/bin/twinstream" verify job.textproto \
+  limited 60 mpirun -np 4 --wdir "$results" "$bundle/bin/twinstream" verify job.textproto \
     --override="parallel { $2 } train { precision: $1 }"
 }
 
 time_operations() {
-  timeout 60 ops_benchmark --device=cuda --benchmark_filter=/1.3B/BF16 --benchmark_min_time=0.02 \
+  limited 60 ops_benchmark --device=cuda --benchmark_filter=/1.3B/BF16 --benchmark_min_time=0.02 \
     --benchmark_out="$results/operations.json"
 }
-# With the first of these micro-batches for which the card has memory.
-time_steps() { # time_steps SHAPE MICROBATCH...
-  local shape=$1 batch scheme train variants
-  for batch in "${@:2}"; do
+# Steps of these schemes in turn, with the first of these micro-batches for which the card has memory.
+time_steps() { # time_steps NAME SHAPE "SCHEME..." MICROBATCH...
+  local name=$1 shape=$2 batch scheme train variants
+  for batch in "${@:4}"; do
     train="train { precision: BF16 global_batch: $batch microbatch: $batch }"
     variants=()
-    for scheme in PRE_NORM SIAMESE_HYBRID_PRE SIAMESE_POST_PRE; do
-      variants+=("$train model { sequence: 2048 residual: $scheme }")
-    done
+    for scheme in $3; do variants+=("$train model { sequence: 2048 residual: $scheme }"); done
     echo "micro-batches of $batch:"
-    timeout 45 train_benchmark --device=CUDA --shape="$shape" --rounds=5 --steps=3 \
-      --json="$results/steps-$shape.json" "${variants[@]}" && return 0
+    limited 100 train_benchmark --device=CUDA --shape="$shape" --rounds=5 --steps=3 \
+      --json="$results/$name.json" "${variants[@]}" && return 0
   done
   return 1
 }
 
 against_torch() {
-  timeout 100 python3 "$bundle/compare_torch.py" --program="$bundle/bin/train_benchmark" --device=CUDA \
+  limited 100 python3 "$bundle/compare_torch.py" --program="$bundle/bin/train_benchmark" --device=CUDA \
     --shapes=1.3B --precisions=BF16 --schemes=PRE_NORM,SIAMESE_HYBRID_PRE --rounds=3 --steps=3 \
     --job='model { sequence: 2048 }' --json="$results/torch.json"
 }
@@ -130,6 +147,8 @@ if ! run card card; then
 fi
 if ! loads >"$results/module.txt" 2>&1; then
   tail -n 3 "$results/module.txt"
+  # What another CUDA than the module's explains.
+  grep -Eq 'a module that fits|the loader does not find|driver for CUDA' "$results/module.txt" || exit 1
   run "module compiled here" compile_module || exit 1
 fi
 run operations operations || true
@@ -145,8 +164,10 @@ if run job write_job; then
   run "four ranks BF16" four_ranks BF16 "tensor: 2 data: 2 sequence_parallel: true" || true
 fi
 run "time of operations" time_operations || true
-run "steps of 400M" time_steps 400M 16 8 4 || true
-run "steps of 1.3B" time_steps 1.3B 4 2 1 || true
+run "steps of 400M" time_steps steps-400M 400M "PRE_NORM SIAMESE_HYBRID_PRE SIAMESE_POST_PRE" 16 8 4 ||
+  true
+run "steps of 1.3B" time_steps steps-1.3B 1.3B SIAMESE_HYBRID_PRE 8 4 2 1 || true
+run "two streams and one" time_steps streams-1.3B 1.3B "PRE_NORM SIAMESE_HYBRID_PRE" 4 2 1 || true
 
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   run "against PyTorch" against_torch || true
@@ -168,10 +189,9 @@ results_json() {
 tables() {
   head -n 1 "$results/card.txt"
   tail -n 8 "$results/four-ranks-FP32.txt"
-  for shape in 400M 1.3B; do
-    echo "$shape, $(grep '^micro-batches' "$results/steps-of-$shape.txt" | tail -n 1)"
-    grep '^|' "$results/steps-of-$shape.txt" |
-      sed -E 's/train \{.*residual: ([A-Z_]+) \}/\1/'
+  for steps in steps-of-400M steps-of-1.3B two-streams-and-one; do
+    echo "$steps, $(grep '^micro-batches' "$results/$steps.txt" | tail -n 1)"
+    grep '^|' "$results/$steps.txt" | sed -E 's/train \{.*residual: ([A-Z_]+) \}/\1/'
   done
   grep '^|' "$results/against-PyTorch.txt"
   awk -F'  +' '/\/1.3B\/BF16/ { print }' "$results/time-of-operations.txt" |

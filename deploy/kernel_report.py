@@ -49,6 +49,9 @@ def rows_of(report):
 
 
 def main():
+    for tool in (NVCC, "c++filt"):
+        if shutil.which(tool) is None:
+            sys.exit(f"kernel_report.py: there is no {tool}; install CUDA's toolkit and binutils, or set CUDA_HOME")
     architecture = sys.argv[1] if len(sys.argv) > 1 else "sm_90"
     sources = sorted((REPOSITORY / "core/cuda").glob("*.cu"))
     print("| file | kernel | instantiations | registers | spill stores, loads in bytes |\n|---|---|---|---|---|")
