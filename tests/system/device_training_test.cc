@@ -25,7 +25,11 @@ void ExpectReference(const std::string& file, const std::vector<Layout>& layouts
   const GoldenRun golden(file);
   if (Exhaustive()) {
     for (int ranks : {1, 2, 4}) {
-      for (const JobSpec& job : golden.LegalJobs(ranks)) ExpectReference(golden, job);
+      for (const JobSpec& job : golden.LegalJobs(ranks)) {
+        // The load balance of several micro-batches is another loss than that of one.
+        if (job.model().has_moe() && AccumulationSteps(job) != 1) continue;
+        ExpectReference(golden, job);
+      }
     }
     return;
   }
