@@ -33,7 +33,6 @@ struct DeviceMessage {
 class DeviceCollectives {
  public:
   using Number = int64_t;  // of a started operation
-  static constexpr Number kMostAwaited = 256;
 
   virtual ~DeviceCollectives() = default;
 
@@ -51,7 +50,7 @@ class DeviceCollectives {
   virtual Number Exchange(absl::Span<const DeviceMessage> sent,
                           absl::Span<const DeviceMessage> received) = 0;
 
-  // The device's later work waits for the operation, one of the last kMostAwaited.
+  // The device's later work waits for the operation.
   virtual void Await(Number number) = 0;
 };
 

@@ -22,7 +22,7 @@ namespace twinstream {
 class OperationWatch {
  public:
   using Number = DeviceCollectives::Number;  // of an operation: 1, 2, ...
-  static constexpr Number kMostUnderWay = DeviceCollectives::kMostAwaited;
+  static constexpr Number kMostUnderWay = 256;
 
   struct Options {
     int card = 0;
@@ -38,7 +38,7 @@ class OperationWatch {
   // while kMostUnderWay operations are under way.
   Number Begin(const char* what);
   void End();
-  // Later work of `other` waits for the operation, one of the last kMostUnderWay.
+  // Later work of `other` waits for the operation.
   void MakeWait(cudaStream_t other, Number number);
 
  private:
