@@ -79,10 +79,11 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
       absl::StrCat("there is no device ", name, ", only cpu and cuda"));
 }
 
-bool HasUsableCard() {
-  if (!HasCudaDriver()) return false;
+absl::Status UsableCard() {
+  if (!HasCudaDriver()) return absl::NotFoundError("this host has no NVIDIA driver");
   const absl::StatusOr<const CudaBackend*> backend = LoadCudaBackend();
-  return backend.ok() && (*backend)->CardOf(/*local_rank=*/0).ok();
+  if (!backend.ok()) return backend.status();
+  return (*backend)->CardOf(/*local_rank=*/0).status();
 }
 
 }  // namespace twinstream

@@ -52,8 +52,9 @@ struct DeviceOptions {
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
                                                    const DeviceOptions& options = {});
 
-// Whether MakeDevice("cuda") would find a card on this host. Nothing is started on it.
-bool HasUsableCard();
+// OK where MakeDevice("cuda") would find a card on this host; nothing is started on it. NotFound
+// without NVIDIA's driver, else MakeDevice's reason.
+absl::Status UsableCard();
 
 // The one owner of a piece of device memory. Move-only; zeroed at birth.
 class Storage {

@@ -60,8 +60,14 @@ absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, Data
 
 namespace {
 
+// A host with a driver was meant to have a card: the first of its ranks says why it has none.
 bool EveryRankHasACard(Runtime& runtime) {
-  return AllReduceValue(runtime.world(), HasUsableCard() ? 0 : 1, Reduction::kSum) == 0;
+  const absl::Status card = UsableCard();
+  if (!card.ok() && !absl::IsNotFound(card) && runtime.local_rank() == 0) {
+    absl::FPrintF(stderr, "warning: train.device = AUTO takes the CPU on host %s: %s\n",
+                  runtime.hostname(), card.message());
+  }
+  return AllReduceValue(runtime.world(), card.ok() ? 0 : 1, Reduction::kSum) == 0;
 }
 
 absl::string_view DeviceName(Runtime& runtime, const JobSpec& job) {
