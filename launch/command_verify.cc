@@ -63,7 +63,9 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   if (!note.ok()) return note.status();
 
   Trainer trainer(*job, Purpose::kTraining, AccumulationSteps(*job), **device, runtime.transport());
-  absl::Status room = CheckMemory(runtime.world(), runtime.hostname(), **device, trainer.memory());
+  MemoryPlan plan = trainer.memory();
+  if (runtime.rank() == 0) plan += ReferenceMemory(*job, **device);
+  absl::Status room = CheckMemory(runtime.world(), runtime.hostname(), **device, plan);
   if (!room.ok()) return room;
   trainer.Materialize();
   trainer.InitializeWeights();

@@ -63,6 +63,16 @@ int64_t AccumulationSteps(const JobSpec& job) {
   return job.train().global_batch() / (job.train().microbatch() * job.parallel().data());
 }
 
+MemoryPlan& MemoryPlan::operator+=(const MemoryPlan& other) {
+  weights += other.weights;
+  gradients += other.gradients;
+  optimizer += other.optimizer;
+  activations += other.activations;
+  scratch += other.scratch;
+  batch += other.batch;
+  return *this;
+}
+
 std::string MemoryPlan::ToString() const {
   return absl::StrFormat(
       "weights %s, gradients %s, optimizer %s, activations %s, scratch %s, batch %s: total %s",

@@ -183,6 +183,10 @@ std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
   return CompareUpdates(world, trainer, reference ? &*reference : nullptr, data, device, updates);
 }
 
+MemoryPlan ReferenceMemory(const JobSpec& job, Device& device) {
+  return Reference(job, device).trainer.memory();
+}
+
 std::string OutsideMessage(const JobSpec& job) {
   std::string message =
       "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
@@ -198,7 +202,7 @@ int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
   const int64_t stages = int64_t{job.parallel().pipeline()} * job.parallel().virtual_stages();
   for (int64_t layers = job.model().layers(); layers >= stages; --layers) {
     job.mutable_model()->set_layers(layers);
-    if (bytes == 0 || Reference(job, device).trainer.memory().total() < bytes / 2) return layers;
+    if (bytes == 0 || ReferenceMemory(job, device).total() < bytes / 2) return layers;
   }
   return 0;
 }

@@ -32,6 +32,9 @@ std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
                                           const TokenDataset& data, Device& device,
                                           int64_t updates);
 
+// What the reference takes of rank 0's memory.
+MemoryPlan ReferenceMemory(const JobSpec& job, Device& device);
+
 // What rows that are not ok() say about the job's layout.
 std::string OutsideMessage(const JobSpec& job);
 
