@@ -1,5 +1,6 @@
 // ActivationLayout: where the tensors live that a stage's forward leaves for its backward: in the
-// micro-batch's slot, or, with recomputation, in scratch that the blocks of the stage share.
+// micro-batch's slot, or, where the backward has them again, in scratch that the blocks of the
+// stage share.
 #pragma once
 
 #include <cstdint>

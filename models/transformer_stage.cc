@@ -73,12 +73,15 @@ TensorSpec TransformerStage::BoundarySpec() const {
   return {"streams", context_.activation, {streams_, rows, context_.hidden()}};
 }
 
+bool TransformerStage::StoresY(size_t site) const {
+  return streams_ == 2 || sites_[site]->sets_y();
+}
+
 // Two streams need no more memory than one: h is not kept where it can take the place of a y that
 // the site stores. The site's backward is the last to read y, row by row as it writes h. Not of
 // sharded tokens: the backward would have to gather h once more.
 bool TransformerStage::RebuildsInput(size_t site) const {
-  const bool stores_y = streams_ == 2 || sites_[site]->sets_y();
-  return options_.recompute == ParallelSpec::NONE && site > 0 && site < blocks() && stores_y &&
+  return options_.recompute == ParallelSpec::NONE && site > 0 && site < blocks() && StoresY(site) &&
          !context_.region.shards_tokens();
 }
 
@@ -95,7 +98,6 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
       (starts_stage && has_previous()) || ends_stage;  // x, y: slot.input or slot.output
   const bool embedded =
       starts_stage && !has_previous();  // x: the embedding's full [N, C]; y: the same memory
-  const bool has_y = streams_ == 2 || sites_[site]->sets_y();
   const bool d_output = site < blocks() && context_.region.shards_tokens();
   const DType dtype = context_.activation;
   return {{"x",
@@ -104,7 +106,7 @@ std::vector<TensorSpec> TransformerStage::SiteSpecs(size_t site) const {
             : embedded  ? N
                         : n,
             C}},
-          {"y", dtype, {in_boundary || embedded || !has_y ? 0 : n, C}},
+          {"y", dtype, {in_boundary || embedded || !StoresY(site) ? 0 : n, C}},
           {"scales", DType::kF32, {sites_[site]->keeps_scales() ? kResidualScales : 0, n}},
           {"h", dtype, {ends_stage ? 0 : N, C}},
           {"output", dtype, {sites_[site]->keeps_output() ? N : 0, C}},
@@ -167,7 +169,7 @@ Tensor TransformerStage::Stream(Tensor streams, int stream) const {
 SiteTensors TransformerStage::SiteIn(const Slot& slot, size_t site) const {
   const Tensor* saved = &saved_[site_begin_[site]];
   SiteTensors t = {.x = saved[kX], .scales = saved[kScales], .h = saved[kH]};
-  if (streams_ == 2 || sites_[site]->sets_y()) t.y = saved[kY];
+  if (StoresY(site)) t.y = saved[kY];
   if (sites_[site]->keeps_output()) t.o = context_.region.Own(saved[kOutput]);
   if (site == 0 && has_previous()) {
     t.x = Stream(slot.input, 0);
@@ -352,8 +354,9 @@ void TransformerStage::BackwardWeight(int micro_batch, Slot& slot) {
 
 // The last to add to the gradients of the block and of the site after it.
 void TransformerStage::BackwardBlockWeight(int micro_batch, const Slot& slot, size_t block) {
-  const Tensor h = RebuildsInput(block) ? RebuiltInput(slot, block) : SiteIn(slot, block).h;
-  blocks_[block]->BackwardWeight(h, OutputGradient(slot, block), BlockSaved(block));
+  const Tensor again = RebuiltInput(slot, block);
+  blocks_[block]->BackwardWeight(again ? again : SiteIn(slot, block).h, OutputGradient(slot, block),
+                                 BlockSaved(block));
   FinishGradients(micro_batch, block_parameters_[block]);
 }
 

@@ -23,9 +23,9 @@ struct StageOptions {
   float z_loss = 0;
   float gradient_scale = 1;     // of each target's loss: 1 / targets of the global batch
   float micro_batch_share = 1;  // of the auxiliary losses: 1 / micro-batches of a data rank
-  // What the forward does not keep: NONE: nothing. SELECTIVE: what comes without a matrix product
-  // from the streams and the blocks' first products: h, attention's core, the activation. FULL: all
-  // but the streams between layers.
+  // What the forward does not keep: NONE: nothing but RebuildsInput's. SELECTIVE: what comes
+  // without a matrix product from the streams and the blocks' first products: h, attention's core,
+  // the activation. FULL: all but the streams between layers.
   ParallelSpec::Recompute recompute = ParallelSpec::NONE;
 };
 
@@ -62,6 +62,7 @@ class TransformerStage final : public Stage {
   bool KeepsOfSite(size_t site, size_t entry) const;
   bool KeepsOfBlock(size_t block, size_t entry) const;
   SiteTensors SiteIn(const Slot& slot, size_t site) const;
+  bool StoresY(size_t site) const;  // a stream, or a y inside a layer
   bool RebuildsInput(size_t site) const;
   Tensor RebuiltInput(const Slot& slot, size_t site) const;  // h, or absent where that is kept
   Tensor AllocateFull() const;

@@ -12,9 +12,8 @@
 
 namespace twinstream {
 
-// Whole tiles of SmallProduct. Larger blocks compute more of what the causal mask hides, smaller
-// ones read keys and values more often; 48 rows of scores over 2048 keys fit a second-level cache
-// (backward's two do over 1024).
+// Whole tiles of SmallProduct. Smaller blocks read keys and values more often; 48 rows of scores
+// over 2048 keys fit a second-level cache (backward's two do over 1024).
 constexpr int64_t kBlockRows = 48;
 
 // Query rows [begin, end) of one head and the keys [key_begin, key_end) that the last of them sees.

@@ -253,16 +253,16 @@ class ProfiledSiteTest : public ProfiledDeviceTest {
 };
 
 // SIAMESE_HYBRID_PRE before an MLP: x, y and o come in, x, y and h go out; back come dh, dx, dy
-// and the stored x and y, and dx, dy and the gradient of o go out.
-TEST_F(ProfiledSiteTest, TwoStreamsTakeSixRowsForwardAndEightBackward) {
+// and the stored x and y, and dx, dy, the gradient of o and h again go out.
+TEST_F(ProfiledSiteTest, TwoStreamsTakeSixRowsForwardAndNineBackward) {
   const ResidualRead before = {.x = ResidualRead::X::kScale, .y = true};
   const ResidualWrite write = {.x_gain = 0.5F, .y = ResidualWrite::Y::kAdd};
   const ResidualRead read = {
       .x = ResidualRead::X::kBase, .base_norm = true, .y = true, .input_norm = true};
   const ResidualSite site = {.read_before = &before, .write = &write, .read = &read};
   EXPECT_EQ(ForwardRows(site), 6);
-  EXPECT_EQ(BackwardRows(site), 8);
-  EXPECT_EQ(BackwardRows(site, Make({16, 32})), 9);  // h again
+  EXPECT_EQ(BackwardRows(site, Make({16, 32})), 9);
+  EXPECT_EQ(BackwardRows(site), 8);  // where h is kept
 }
 
 // PRE_NORM: x and o in, x and h out; dh, dx and x in, dx and the gradient of o out.
