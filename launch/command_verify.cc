@@ -66,7 +66,12 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   MemoryPlan plan = trainer.memory();
   if (runtime.rank() == 0) plan += ReferenceMemory(*job, **device);
   absl::Status room = CheckMemory(runtime.world(), runtime.hostname(), **device, plan);
-  if (!room.ok()) return room;
+  if (!room.ok()) {
+    return absl::Status(room.code(),
+                        absl::StrCat(room.message(),
+                                     " Rank 0 plans for the whole model besides: verify one of "
+                                     "fewer layers with --override='model { layers: ... }'."));
+  }
   trainer.Materialize();
   trainer.InitializeWeights();
   const int64_t updates = std::min(kMostUpdates, job->train().steps());
