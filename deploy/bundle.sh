@@ -54,7 +54,7 @@ cp -r /usr/share/openmpi/. "$bundle/share/openmpi/"
 cp -rL /etc/openmpi "$bundle/etc/"
 cp -r "$system"/pmix2/share "$bundle/$pmix/" 2>/dev/null || true
 
-# What the CUDA backend is compiled from, for a card or a CUDA that the shipped one does not fit.
+# What the CUDA backend is compiled from, for a CUDA that the shipped one does not fit.
 cp -r core "$bundle/core"
 rm -rf "$bundle/core/cpu" "$bundle/core/cuda/emulated"
 cp -rL /usr/include/absl "$bundle/include/"

@@ -8,7 +8,6 @@
 set -euo pipefail
 
 trap 'exit 130' INT
-trap 'exit 143' TERM
 
 refuse() { # refuse REASON
   echo "gpu_check.sh: $1" >&2
@@ -33,7 +32,7 @@ fi
   refuse "$bundle is no bundle; make one with deploy/bundle.sh and name it"
 needed=$(<"$bundle/glibc") found=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)
 [[ $(printf '%s\n' "$needed" "$found" | sort -V | head -n 1) == "$needed" ]] ||
-  refuse "the bundle needs glibc $needed, this host has $found: take one with Debian 12, Ubuntu 24.04 or newer"
+  refuse "the bundle needs glibc $needed and this host has $found: take one with a newer distribution"
 results=$results/latest
 rm -rf "$results" && mkdir "$results"
 # shellcheck source=/dev/null
@@ -43,10 +42,13 @@ source "$bundle/env.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
 
-export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} # of several cards one, which the ranks share
+# Of several cards one, which the ranks share: the first of those that are visible, as nvidia-smi counts.
+CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
+export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
 
 # Where CUDA's libraries are: the loader's own folders, the toolkit's, a Python environment's.
-in_python='import glob, nvidia; print(*glob.glob(nvidia.__path__[0] + "/*/lib"), sep="\n")'
+in_python='import glob, nvidia
+for path in nvidia.__path__: print(*glob.glob(path + "/*/lib"), sep="\n")'
 while read -r folder; do
   if [[ -d $folder ]]; then LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder; fi
 done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} &&
@@ -64,7 +66,7 @@ skip() { # skip PART REASON
 }
 
 card() {
-  limited 20 nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader
+  limited 20 nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader
 }
 
 # A test program without tests: it says what keeps the CUDA backend from being used.
@@ -78,7 +80,7 @@ compile_module() (
   [[ -x $nvcc ]] || { echo "there is no nvcc to compile another module with" && exit 1; }
   rm -rf "$objects" && mkdir -p "$objects/core/cuda"
   printf '%s\0' core/cuda/*.{cu,cc} |
-    xargs -0 -P "$(nproc)" -I{} timeout 110 "$nvcc" -std=c++20 -O3 -DNDEBUG \
+    xargs -0 -P "$(nproc)" -I{} timeout --foreground 110 "$nvcc" -std=c++20 -O3 -DNDEBUG \
       -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I. -Icore/cuda/native \
       -Iinclude -x cu -c {} -o "$objects/{}.o" || exit 1
   "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/core/cuda/*.o \

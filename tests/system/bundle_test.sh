@@ -51,6 +51,10 @@ inside "twinstream prepare-data --input='$bundle/LICENSE' --output=text --tokeni
 ranks="OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 mpirun -np 2 --oversubscribe"
 inside "$ranks '$bundle/bin/twinstream' verify job.textproto" || fail "two ranks"
 
+echo 99.9 >"$bundle/glibc"
+! inside "bash '$bundle/gpu_check.sh' '$bundle' results" || fail "a glibc of the future passes"
+grep -q '^gpu_check.sh: the bundle needs glibc 99.9 and this host has 2' "$output" || fail "the glibc is not named"
+
 if ! nvidia-smi >/dev/null 2>&1; then
   ! inside "bash '$bundle/gpu_check.sh' '$folder/bundle.tar.xz' results" || fail "a check without a card passes"
   grep -q '^gpu_check.sh: nvidia-smi shows no card$' "$output" || fail "what is missing is not said"
