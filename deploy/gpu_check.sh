@@ -82,7 +82,7 @@ compile_module() (
   printf '%s\0' core/cuda/*.{cu,cc} |
     xargs -0 -P "$(nproc)" -I{} timeout --foreground 110 "$nvcc" -std=c++20 -O3 -DNDEBUG \
       -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I. -Icore/cuda/native \
-      -Iinclude -x cu -c {} -o "$objects/{}.o" || exit 1
+      -Iinclude -c {} -o "$objects/{}.o" || exit 1
   "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/core/cuda/*.o \
     -lcublasLt || exit 1
   mv bin/twinstream_cuda.so "$objects/shipped.so" && mv "$objects/twinstream_cuda.so" bin/

@@ -24,6 +24,7 @@ struct ProductKey {
   uint32_t alignment_a = 0, alignment_b = 0, alignment_out = 0;  // bytes
   bool varying = false;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy takes the comparison with 0 for a pointer's
   auto operator<=>(const ProductKey&) const = default;
 };
 

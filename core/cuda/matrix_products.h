@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/ops.h"
-#include "gpu/primitives.h"
+#include "gpu/stream.h"
 
 namespace twinstream {
 

@@ -7,7 +7,7 @@
 
 #include "core/cuda/matrix_products.h"
 #include "core/ops.h"
-#include "gpu/primitives.h"
+#include "gpu/stream.h"
 
 namespace twinstream {
 

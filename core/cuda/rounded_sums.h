@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/bfloat16.h"
-#include "gpu/primitives.h"
+#include "gpu/stream.h"
 
 namespace twinstream {
 

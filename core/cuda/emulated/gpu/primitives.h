@@ -11,6 +11,7 @@
 #include "core/bfloat16.h"
 #include "core/check.h"
 #include "gpu/emulator.h"
+#include "gpu/stream.h"
 
 struct alignas(8) uint2 {  // NOLINT: CUDA's name
   uint32_t x, y;
@@ -20,8 +21,6 @@ struct alignas(16) uint4 {  // NOLINT: CUDA's name
 };
 
 namespace twinstream::gpu {
-
-struct Stream {};  // work is done when its launch returns
 
 struct LaunchShape {
   dim3 blocks, threads;
@@ -36,10 +35,6 @@ void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
            .threads = shape.threads,
            .shared_bytes = shape.shared_bytes},
           [&] { kernel(arguments...); });
-}
-
-inline void Clear(std::byte* data, int64_t bytes, Stream /*stream*/) {
-  std::memset(data, 0, static_cast<size_t>(bytes));
 }
 
 template <class T>

@@ -11,11 +11,11 @@
 
 #include "core/bfloat16.h"
 #include "core/cuda/check.h"
+#include "gpu/stream.h"
 
 namespace twinstream::gpu {
 
 constexpr int kWarpLanes = 32;
-using Stream = cudaStream_t;
 
 struct LaunchShape {
   dim3 blocks, threads;      // blocks.x up to 2^31 - 1, y and z up to 65535; at most 1024 threads
@@ -34,11 +34,6 @@ void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   }
   kernel<<<shape.blocks, shape.threads, shared, stream>>>(arguments...);
   Check(cudaGetLastError(), name);
-}
-
-// Zeroes memory of the device, in the stream's order.
-inline void Clear(std::byte* data, int64_t bytes, Stream stream) {
-  Check(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream), "cudaMemsetAsync");
 }
 
 // The block's shared memory, LaunchShape::shared_bytes of it, aligned to 128 bytes.
