@@ -95,8 +95,9 @@ absl::StatusOr<Manifest> CheckWhole(const std::string& step_directory) {
 
 NewestWhole FindNewestWhole(const std::string& directory, absl::Span<const std::string> except) {
   std::vector<int64_t> steps = StepsIn(directory);
-  const auto latest = std::find(steps.begin(), steps.end(), LatestStep(directory));
-  if (latest != steps.end()) std::rotate(steps.begin(), latest, latest + 1);
+  if (const int64_t latest = LatestStep(directory); latest >= 0) {
+    std::stable_partition(steps.begin(), steps.end(), [=](int64_t step) { return step <= latest; });
+  }
   NewestWhole found;
   for (int64_t step : steps) {
     const std::string step_directory = absl::StrCat(directory, "/", StepName(step));

@@ -29,8 +29,9 @@ struct NewestWhole {
   Manifest manifest;                  // of step_directory
   std::vector<std::string> warnings;  // one per directory that was passed over, with the reason
 };
-// The directory that `latest` names if it is whole, otherwise the whole one of the highest step.
-// Directories in `except` (those that failed to load) are passed over silently.
+// The whole one of the highest step, of those up to the step that `latest` names before those
+// beyond it: these are of a run that was wound back. Directories in `except` (those that failed to
+// load) are passed over silently.
 NewestWhole FindNewestWhole(const std::string& directory, absl::Span<const std::string> except);
 
 // Removes what saves and prunings that were cut short left behind (.tmp_step_*).

@@ -73,11 +73,16 @@ TEST(CheckpointDirectoryTest, DamagedOnesArePassedOverWithAWarningForTheNewestWh
   EXPECT_EQ(FindNewestWhole(directory.path(), failed).manifest.step(), 1);
 }
 
-// A run that was resumed from an older step goes on from its own last one.
-TEST(CheckpointDirectoryTest, LatestGoesBeforeHigherSteps) {
+// A run that was resumed from an older step goes on from its own last one, or its own before that.
+TEST(CheckpointDirectoryTest, StepsUpToLatestGoBeforeHigherOnes) {
   const TemporaryDirectory directory;
-  for (int64_t step : {8, 9, 5}) ASSERT_TRUE(SaveState(directory.path(), step, 1, step).ok());
-  EXPECT_EQ(FindNewestWhole(directory.path(), {}).manifest.step(), 5);
+  for (int64_t step : {3, 8, 9, 5}) ASSERT_TRUE(SaveState(directory.path(), step, 1, step).ok());
+  std::vector<std::string> failed;
+  for (int64_t step : {5, 3, 9, 8}) {
+    const NewestWhole found = FindNewestWhole(directory.path(), failed);
+    EXPECT_EQ(found.manifest.step(), step);
+    failed.push_back(found.step_directory);
+  }
   ASSERT_TRUE(PruneCheckpoints(directory.path(), 1, 0).ok());
   EXPECT_TRUE(fs::exists(directory.Path("step_000000009")));
   EXPECT_TRUE(fs::exists(directory.Path("step_000000005")));
