@@ -1,4 +1,4 @@
-// Matrix products on the CPU, by oneDNN: the only file that knows it.
+// Matrix products on the CPU: by oneDNN, which no other file knows, or by PackedProduct.
 #include <omp.h>
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <map>
 
 #include "core/cpu/ops.h"
+#include "core/cpu/packed_product.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
@@ -134,20 +135,32 @@ struct Request {
   Tensor out, a, b;
   MatmulOptions options;
   int64_t M, N, K;
+  ProductKernels kernels;
 };
 
-// As oneDNN does it, on the matrices where they are.
+// A product of one dtype, of matrices that lie as the key says.
+void Execute(ProductCache& cache, ProductKernels kernels, const ProductKey& key, void* out, void* a,
+             void* b) {
+  const ProductSizes sizes = {key.M, key.N, key.K};
+  if (kernels != ProductKernels::kAvx2 || !PaysToPack(sizes)) return cache.Execute(key, out, a, b);
+  PackedProduct(sizes, {static_cast<float*>(out), key.out.stride, key.options.accumulate},
+                {static_cast<const float*>(a), key.a.stride, key.options.transpose_a},
+                {static_cast<const float*>(b), key.b.stride, key.options.transpose_b});
+}
+
+// On the matrices where they are.
 void Direct(ProductCache& cache, const Request& request) {
   const auto layout = [](Tensor matrix) { return MatrixLayout{matrix.dtype(), matrix.dim(1)}; };
-  cache.Execute({.M = request.M,
-                 .N = request.N,
-                 .K = request.K,
-                 .a = layout(request.a),
-                 .b = layout(request.b),
-                 .out = layout(request.out),
-                 .options = request.options,
-                 .threads = omp_get_max_threads()},
-                request.out.data(), request.a.data(), request.b.data());
+  Execute(cache, request.kernels,
+          {.M = request.M,
+           .N = request.N,
+           .K = request.K,
+           .a = layout(request.a),
+           .b = layout(request.b),
+           .out = layout(request.out),
+           .options = request.options,
+           .threads = omp_get_max_threads()},
+          request.out.data(), request.a.data(), request.b.data());
 }
 
 // Part of a float32 matrix, or of a float32 copy.
@@ -215,7 +228,7 @@ class WidenedProduct {
   }
 
   void Run() {
-    const auto [out, a, b, options, M, N, K] = request_;
+    const auto [out, a, b, options, M, N, K, kernels] = request_;
     for (int64_t n = 0; n < N; n += columns_) {
       const int64_t n_end = std::min(N, n + columns_);
       const Panel b_panel = Widened(b, {options.transpose_b, n, n_end}, b_memory_);
@@ -242,15 +255,16 @@ class WidenedProduct {
     }
     const Panel target =
         rounds ? Panel{out_memory_, columns.size()} : Panel{out.As<float>() + first, request_.N};
-    cache_.Execute({.M = rows.size(),
-                    .N = columns.size(),
-                    .K = request_.K,
-                    .a = {.stride = a.stride},
-                    .b = {.stride = b.stride},
-                    .out = {.stride = target.stride},
-                    .options = request_.options,
-                    .threads = omp_get_max_threads()},
-                   target.data, a.data, b.data);
+    Execute(cache_, request_.kernels,
+            {.M = rows.size(),
+             .N = columns.size(),
+             .K = request_.K,
+             .a = {.stride = a.stride},
+             .b = {.stride = b.stride},
+             .out = {.stride = target.stride},
+             .options = request_.options,
+             .threads = omp_get_max_threads()},
+            target.data, a.data, b.data);
     if (rounds) {
       Round(target.data, rows.size(), columns.size(), out.As<BFloat16>() + first, request_.N);
     }
@@ -262,7 +276,7 @@ class WidenedProduct {
   float *a_memory_, *b_memory_, *out_memory_;
 };
 
-void Multiply(const Request& request, Bf16Products products) {
+void Multiply(const Request& request) {
   const ThreadLimit limit;
   thread_local ProductCache cache;
   const bool a_narrow = request.a.dtype() == DType::kBF16,
@@ -270,7 +284,7 @@ void Multiply(const Request& request, Bf16Products products) {
              out_narrow = request.out.dtype() == DType::kBF16;
   const bool all_wide = !a_narrow && !b_narrow && !out_narrow;
   // What takes varying shapes (VaryingProduct) takes float32 alone.
-  const bool native = products == Bf16Products::kNative && !request.options.varying;
+  const bool native = request.kernels == ProductKernels::kAvx512 && !request.options.varying;
   if (all_wide || (a_narrow && b_narrow && native)) {
     Direct(cache, request);
   } else {
@@ -280,13 +294,13 @@ void Multiply(const Request& request, Bf16Products products) {
 
 }  // namespace
 
-// oneDNN has bf16 products from AVX-512 on; for older machines only a reference implementation, or
-// none.
+// oneDNN has bf16 products from AVX-512 on, for older machines only a reference implementation or
+// none, and PackedProduct does not know AVX-512.
 CpuOps::CpuOps()
     : CpuOps((static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) ==
                      dnnl_cpu_isa_avx512_core
-                 ? Bf16Products::kNative
-                 : Bf16Products::kWidened) {}
+                 ? ProductKernels::kAvx512
+                 : ProductKernels::kAvx2) {}
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   const auto [M, N, K] = CheckedMatmul(out, a, b, options);
@@ -296,7 +310,7 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
     return;
   }
   try {
-    Multiply({out, a, b, options, M, N, K}, bf16_products_);
+    Multiply({out, a, b, options, M, N, K, product_kernels_});
   } catch (const dnnl::error& error) {
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));

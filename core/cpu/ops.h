@@ -1,21 +1,22 @@
 // CpuOps: the operations on host memory. One file per kernel family implements them; products are
-// oneDNN's.
+// oneDNN's, but for what AVX2 does faster (packed_product.h).
 #pragma once
 
 #include "core/ops.h"
 
 namespace twinstream {
 
-// How the product of two bf16 matrices is computed.
-enum class Bf16Products {
-  kNative,   // by oneDNN's own bf16 kernels
-  kWidened,  // through float32 copies of the operands, a panel at a time
+// What computes products.
+enum class ProductKernels {
+  kAvx2,    // of float32 PackedProduct where it pays, else oneDNN; of bf16 the same on float32
+            // copies of the operands, a panel at a time
+  kAvx512,  // oneDNN: its kernels of float32 and of bf16
 };
 
 class CpuOps final : public Ops {
  public:
   CpuOps();  // with the products that this machine is good at
-  explicit CpuOps(Bf16Products products) : bf16_products_(products) {}
+  explicit CpuOps(ProductKernels kernels) : product_kernels_(kernels) {}
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
@@ -58,7 +59,7 @@ class CpuOps final : public Ops {
   void Zero(Tensor out) const override;
 
  private:
-  Bf16Products bf16_products_;
+  ProductKernels product_kernels_;
 };
 
 }  // namespace twinstream

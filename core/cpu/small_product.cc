@@ -11,8 +11,6 @@ namespace {
 using Vector = float __attribute__((vector_size(32)));
 constexpr int64_t kLanes = 8;
 static_assert(kPanelColumns == 2 * kLanes);
-// So many rows of a panel of b are half of a first-level cache.
-constexpr int64_t kDepth = 256;
 
 Vector Load(const float* from) {
   Vector vector;
@@ -24,13 +22,9 @@ void Store(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector));
 
 template <int64_t kRows>
 void Tile(int64_t K, ProductResult result, LeftOperand a, RightOperand b) {
+  for (int64_t i = 0; i < kRows; ++i) __builtin_prefetch(result.data + i * result.stride, 1);
   Vector sums[kRows][2] = {};
-  if (result.add) {
-    for (int64_t i = 0; i < kRows; ++i) {
-      sums[i][0] = Load(result.data + i * result.stride);
-      sums[i][1] = Load(result.data + i * result.stride + kLanes);
-    }
-  }
+#pragma GCC unroll 4
   for (int64_t k = 0; k < K; ++k) {
     const Vector first = Load(b.data + k * b.row_stride),
                  second = Load(b.data + k * b.row_stride + kLanes);
@@ -41,8 +35,13 @@ void Tile(int64_t K, ProductResult result, LeftOperand a, RightOperand b) {
     }
   }
   for (int64_t i = 0; i < kRows; ++i) {
-    Store(result.data + i * result.stride, sums[i][0]);
-    Store(result.data + i * result.stride + kLanes, sums[i][1]);
+    float* const row = result.data + i * result.stride;
+    if (result.add) {
+      sums[i][0] += Load(row);
+      sums[i][1] += Load(row + kLanes);
+    }
+    Store(row, sums[i][0]);
+    Store(row + kLanes, sums[i][1]);
   }
 }
 
@@ -58,10 +57,10 @@ void TileOf(int64_t rows, int64_t K, ProductResult result, LeftOperand a, RightO
 }  // namespace
 
 void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand a, RightOperand b) {
-  for (int64_t k = 0; k < sizes.K; k += kDepth) {
+  for (int64_t k = 0; k < sizes.K; k += kProductDepth) {
     for (int64_t j = 0; j < sizes.N; j += kPanelColumns) {
       for (int64_t i = 0; i < sizes.M; i += kTileRows) {
-        TileOf(std::min(kTileRows, sizes.M - i), std::min(kDepth, sizes.K - k),
+        TileOf(std::min(kTileRows, sizes.M - i), std::min(kProductDepth, sizes.K - k),
                {result.data + i * result.stride + j, result.stride, result.add || k > 0},
                a.From(i, k), b.From(k, j));
       }

@@ -25,7 +25,7 @@ Tensor TensorOf(std::vector<float>& values, int64_t rows, int64_t columns) {
 
 // Where oneDNN has no bf16 products. What this machine is good at: product_test.
 TEST(MatmulTest, WidenedBf16MatricesInEveryPlaceMatchTheReference) {
-  const CpuOps ops(Bf16Products::kWidened);
+  const CpuOps ops(ProductKernels::kAvx2);
   for (const ProductSize& size : {ProductSize{1, 1, 1}, ProductSize{5, 1, 9},
                                   ProductSize{17, 33, 65}, ProductSize{13, 67, 128}}) {
     for (const MatmulOptions& options : testing::AllMatmulOptions()) {
@@ -34,11 +34,19 @@ TEST(MatmulTest, WidenedBf16MatricesInEveryPlaceMatchTheReference) {
   }
 }
 
+// Float32 products of sizes that AVX2 gives to PackedProduct.
+TEST(MatmulTest, OneDnnsLargeProductsMatchTheReference) {
+  const CpuOps ops(ProductKernels::kAvx512);
+  for (const MatmulOptions& options : testing::AllMatmulOptions()) {
+    EXPECT_LE(ProductError(ops, {130, 96, 321}, options), testing::Float32Tolerance(321));
+  }
+}
+
 // More of K than fits into a panel with all of M and N: several panels in both, the last ones
 // smaller. Against the float32 product of the same numbers, which has no panels.
 TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
   constexpr int64_t M = 70, N = 131, K = 1 << 14;
-  const CpuOps ops(Bf16Products::kWidened);
+  const CpuOps ops(ProductKernels::kAvx2);
   std::vector<float> a = testing::RandomFloats(M * K, 1, DType::kBF16),
                      b = testing::RandomFloats(K * N, 2, DType::kBF16);
   for (const MatmulOptions& options : testing::AllMatmulOptions()) {

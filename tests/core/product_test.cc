@@ -17,7 +17,8 @@ constexpr DType kNarrow = DType::kBF16, kWide = DType::kF32;
 TEST(ProductTest, EveryOptionAndOddSizesMatchTheReference) {
   for (const ProductSize& size :
        {ProductSize{1, 1, 1}, ProductSize{1, 7, 5}, ProductSize{5, 1, 9}, ProductSize{3, 4, 1},
-        ProductSize{17, 33, 65}, ProductSize{64, 96, 32}, ProductSize{13, 67, 128}}) {
+        ProductSize{17, 33, 65}, ProductSize{64, 96, 32}, ProductSize{13, 67, 128},
+        ProductSize{131, 97, 400}}) {
     for (const MatmulOptions& options : AllMatmulOptions()) {
       EXPECT_LE(ProductError(TestedOps(), size, options), Float32Tolerance(size.K))
           << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
