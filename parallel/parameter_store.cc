@@ -63,11 +63,12 @@ std::vector<Piece> PiecesOf(const Parameter& parameter, const std::string& name,
 
 Parameter& ParameterStore::Declare(ParameterSpec spec) {
   Check(values_.bytes() == 0, "%s is declared after Materialize", spec.name);
-  for (const auto& other : parameters_)
-    Check(other->spec.name != spec.name, "parameter %s is declared twice", spec.name);
   parameters_.push_back(std::make_unique<Parameter>());
-  parameters_.back()->spec = std::move(spec);
-  return *parameters_.back();
+  Parameter& parameter = *parameters_.back();
+  parameter.spec = std::move(spec);
+  Check(names_.insert(parameter.spec.name).second, "parameter %s is declared twice",
+        parameter.spec.name);
+  return parameter;
 }
 
 DType ParameterStore::ValueType(const ParameterSpec& spec) const {

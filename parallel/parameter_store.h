@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "core/device.h"
 #include "core/tensor.h"
 #include "parallel/box.h"
@@ -114,6 +116,7 @@ class ParameterStore {
 
   const DType matrices_;
   std::vector<std::unique_ptr<Parameter>> parameters_;
+  absl::flat_hash_set<absl::string_view> names_;  // of parameters_
   Storage values_, gradients_;
 };
 
