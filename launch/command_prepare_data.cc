@@ -110,6 +110,21 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
   return absl::OkStatus();
 }
 
+absl::Status CheckOverwritesNoInput(const std::vector<std::string>& inputs,
+                                    const std::string& output_prefix) {
+  for (const char* suffix : {".bin", ".validation.bin", ".json"}) {
+    const std::string output = absl::StrCat(output_prefix, suffix);
+    for (const std::string& input : inputs) {
+      std::error_code error;  // an output that is not there is no input
+      if (!std::filesystem::equivalent(input, output, error)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--input: ", input, " would be overwritten by --output=", output_prefix,
+                       ", which writes ", output, "; give another --output"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // A validation file that is not written anew would be of other text than the training file.
 absl::Status CheckNoStaleValidation(const std::string& path) {
   std::error_code error;
@@ -149,6 +164,7 @@ absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
   }
   const absl::StatusOr<int64_t> size = SizeOfInputs(inputs);
   if (!size.ok()) return size.status();
+  if (absl::Status s = CheckOverwritesNoInput(inputs, output_prefix); !s.ok()) return s;
   const int64_t total = *size;
   const int64_t held_out = std::llround(static_cast<double>(total) * validation_fraction);
   if ((validation_fraction > 0 && held_out == 0) || held_out == total) {

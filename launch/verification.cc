@@ -190,11 +190,17 @@ MemoryPlan ReferenceMemory(const JobSpec& job, Device& device) {
 std::string OutsideMessage(const JobSpec& job) {
   std::string message =
       "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
-  if (!job.model().has_moe()) return message;
-  absl::StrAppend(&message,
-                  ". Unless replicas differ, near-ties of the router may be why "
-                  "(docs/experts.md): verify again with train.precision FP32 and with other values "
-                  "of train.seed. A wrong layout is OUTSIDE in all of them.");
+  const char* reason = "";
+  if (job.model().has_moe()) {
+    reason = "near-ties of the router may be why (docs/experts.md)";
+  } else if (job.train().precision() == TrainSpec::BF16) {
+    reason = "norms of very short vectors, as of a narrow head, may be why: they amplify rounding";
+  } else {
+    return message;
+  }
+  absl::StrAppend(&message, ". Unless replicas differ, ", reason,
+                  ": verify again with train.precision FP32 and with other values of train.seed. A "
+                  "wrong layout is OUTSIDE in all of them.");
   return message;
 }
 

@@ -72,7 +72,8 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   const std::string step_directory = absl::StrCat(path, "/", StepName(step));
   if (!std::filesystem::is_directory(step_directory, error)) {
     return absl::NotFoundError(
-        absl::StrCat(path, "/latest names ", StepName(step), ", which is not there"));
+        absl::StrCat(path, "/latest names ", StepName(step),
+                     ", which is not there; give a step directory (step_...)"));
   }
   return step_directory;
 }

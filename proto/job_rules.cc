@@ -53,7 +53,7 @@ struct FieldInterval {
 
 // Every number of the job except those in repeated fields and train.seed.
 constexpr FieldInterval kIntervals[] = {
-    {"model.layers", kSize},
+    {"model.layers", {1, 10000, "from 1 to 10000"}},
     {"model.hidden", kSize},
     {"model.heads", kSize},
     {"model.kv_heads", kSize},
@@ -63,7 +63,7 @@ constexpr FieldInterval kIntervals[] = {
     {"model.sequence", kSize},
     {"model.rope_theta", kPositive},
     {"model.norm_eps", kPositive},
-    {"model.moe.experts", kSize},
+    {"model.moe.experts", {1, 10000, "from 1 to 10000"}},
     {"model.moe.top_k", kSize},
     {"model.moe.load_balance", kNotNegative},
     {"model.moe.router_z", kNotNegative},
@@ -232,6 +232,11 @@ void MoeRules(const JobSpec& job, Problems* problems) {
         "model.moe.experts = %d is not a multiple of parallel.expert = %d; every rank holds "
         "equally many experts: make parallel.expert a divisor of them",
         moe.experts(), expert);
+  }
+  if (const int64_t mlps = Product({job.model().layers(), moe.experts()}); mlps > 1'000'000) {
+    Add(problems,
+        "model.layers %d x model.moe.experts %d are more than 1000000 MLPs; have fewer of them",
+        job.model().layers(), moe.experts());
   }
   // Positions of routed rows are 32-bit numbers.
   const int64_t routed = Product({job.train().microbatch(), job.model().sequence(), moe.top_k()});

@@ -128,6 +128,23 @@ TEST_F(PrepareDataTest, AValidationFileOfAnEarlierRunIsNotLeftBesideNewOnes) {
   EXPECT_TRUE(CommandPrepareData({b}, Path("out"), "bytes", 0).ok());
 }
 
+TEST_F(PrepareDataTest, AnInputIsNotOverwritten) {
+  const std::string other = Write("other", "text"), prefix = Path("kept");
+  for (const char* name : {"kept.bin", "kept.validation.bin", "kept.json"}) {
+    const std::string input = Write(name, "the only copy");
+    std::filesystem::create_symlink(input, Path("link"));
+    for (const std::string& named : {input, Path("link")}) {
+      const absl::Status status = CommandPrepareData({other, named}, prefix, "bytes", 0.5);
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr(named + " would be overwritten by --output=" + prefix));
+      EXPECT_EQ(Read(name), "the only copy");
+    }
+    std::filesystem::remove(Path("link"));
+    std::filesystem::remove(input);
+  }
+}
+
 TEST_F(PrepareDataTest, AFailureKeepsTheOldFilesAndLeavesNoTemporaryOnes) {
   const std::string good = Write("good.txt", "some text");
   Write("out.bin", "old");

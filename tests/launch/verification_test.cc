@@ -52,9 +52,12 @@ TEST(Verification, LayoutsWithoutFaultsAreInside) {
   }
 }
 
-TEST(Verification, OnlyRoutersMayTie) {
+TEST(Verification, OnlyRoutersMayTieAndOnlyBf16RoundsMuch) {
   JobSpec job = TinyJob();
   EXPECT_THAT(OutsideMessage(job), ::testing::EndsWith("see the rows that are OUTSIDE"));
+  job.mutable_train()->set_precision(TrainSpec::BF16);
+  EXPECT_THAT(OutsideMessage(job), ::testing::ContainsRegex("rounding.*precision FP32"));
+  job.mutable_train()->set_precision(TrainSpec::FP32);
   job.mutable_model()->mutable_moe()->set_experts(4);
   EXPECT_THAT(OutsideMessage(job),
               ::testing::ContainsRegex("near-ties of the router.*precision FP32.*train.seed"));

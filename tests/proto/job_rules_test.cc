@@ -161,7 +161,7 @@ TEST(JobRulesTest, EachRuleNamesFieldsAndValues) {
       {"model { sequence: 18 } parallel { tensor: 4 context: 3 sequence_parallel: true }", 12,
        "train.microbatch 1 x model.sequence 18 = 18 tokens over parallel.tensor 4 x context 3 = "
        "12"},
-      {"model { layers: 2147483647 hidden: 65536 head_dim: 65536 }", 0, "is more than 2^60"},
+      {"model { layers: 10000 hidden: 33554432 head_dim: 33554432 }", 0, "is more than 2^60"},
       {"metrics { trace_steps: '2,8-9' }", 0,
        "metrics.trace_steps = \"2,8-9\" reaches beyond train.steps = 8"},
       {"metrics { trace_steps: '9' }", 0, "metrics.trace_steps = \"9\" reaches beyond train.steps"},
@@ -207,6 +207,8 @@ TEST(JobRulesTest, ExpertsMustFitTheirRanksAndTokens) {
       UnorderedElementsAre(HasSubstr("model.moe.top_k = 5 is more than model.moe.experts = 4"),
                            HasSubstr("model.moe.experts = 4 is not a multiple of parallel.expert "),
                            HasSubstr("parallel.expert = 3 does not divide parallel.data = 4")));
+  EXPECT_THAT(JobProblems(With("model { layers: 1000 moe { experts: 1001 top_k: 1 } }"), 1),
+              ElementsAre(HasSubstr("model.layers 1000 x model.moe.experts 1001 are more than")));
   EXPECT_THAT(JobProblems(With("model { moe {} }"), 1),
               UnorderedElementsAre(HasSubstr("model.moe.experts is missing"),
                                    HasSubstr("model.moe.top_k is missing")));
