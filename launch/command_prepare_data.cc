@@ -47,6 +47,9 @@ absl::StatusOr<int64_t> SizeOfInputs(const std::vector<std::string>& inputs) {
   return total;
 }
 
+// What a file is written as, by ReplaceFile too.
+std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
+
 // A file that exists under its name only once Commit has been called.
 class PendingFile {
  public:
@@ -79,7 +82,6 @@ class PendingFile {
 
  private:
   PendingFile(std::string path, OutputFile file) : path_(std::move(path)), file_(std::move(file)) {}
-  static std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
 
   std::string path_;  // empty once there is nothing to take back
   OutputFile file_;
@@ -114,12 +116,14 @@ absl::Status CheckOverwritesNoInput(const std::vector<std::string>& inputs,
                                     const std::string& output_prefix) {
   for (const char* suffix : {".bin", ".validation.bin", ".json"}) {
     const std::string output = absl::StrCat(output_prefix, suffix);
-    for (const std::string& input : inputs) {
-      std::error_code error;  // an output that is not there is no input
-      if (!std::filesystem::equivalent(input, output, error)) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("--input: ", input, " would be overwritten by --output=", output_prefix,
-                       ", which writes ", output, "; give another --output"));
+    for (const std::string& file : {output, TemporaryOf(output)}) {
+      for (const std::string& input : inputs) {
+        std::error_code error;  // an output that is not there is no input
+        if (!std::filesystem::equivalent(input, file, error)) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("--input: ", input, " would be overwritten by --output=", output_prefix,
+                         ", which may write ", file, "; give another --output"));
+      }
     }
   }
   return absl::OkStatus();

@@ -190,14 +190,12 @@ MemoryPlan ReferenceMemory(const JobSpec& job, Device& device) {
 std::string OutsideMessage(const JobSpec& job) {
   std::string message =
       "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
-  const char* reason = "";
-  if (job.model().has_moe()) {
-    reason = "near-ties of the router may be why (docs/experts.md)";
-  } else if (job.train().precision() == TrainSpec::BF16) {
-    reason = "norms of very short vectors, as of a narrow head, may be why: they amplify rounding";
-  } else {
-    return message;
-  }
+  const bool routes = job.model().has_moe();
+  if (!routes && job.train().precision() != TrainSpec::BF16) return message;
+  const char* const reason =
+      routes
+          ? "near-ties of the router may be why (docs/experts.md)"
+          : "norms of very short vectors, as of a narrow head, may be why: they amplify rounding";
   absl::StrAppend(&message, ". Unless replicas differ, ", reason,
                   ": verify again with train.precision FP32 and with other values of train.seed. A "
                   "wrong layout is OUTSIDE in all of them.");

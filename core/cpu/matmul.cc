@@ -143,9 +143,15 @@ void Execute(ProductCache& cache, ProductKernels kernels, const ProductKey& key,
              void* b) {
   const ProductSizes sizes = {key.M, key.N, key.K};
   if (kernels != ProductKernels::kAvx2 || !PaysToPack(sizes)) return cache.Execute(key, out, a, b);
-  PackedProduct(sizes, {static_cast<float*>(out), key.out.stride, key.options.accumulate},
-                {static_cast<const float*>(a), key.a.stride, key.options.transpose_a},
-                {static_cast<const float*>(b), key.b.stride, key.options.transpose_b});
+  PackedProduct(
+      sizes,
+      {.data = static_cast<float*>(out), .stride = key.out.stride, .add = key.options.accumulate},
+      {.data = static_cast<const float*>(a),
+       .stride = key.a.stride,
+       .transposed = key.options.transpose_a},
+      {.data = static_cast<const float*>(b),
+       .stride = key.b.stride,
+       .transposed = key.options.transpose_b});
 }
 
 // On the matrices where they are.

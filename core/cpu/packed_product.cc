@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "core/cpu/parallel.h"
-#include "core/cpu/vector_math.h"
 
 namespace twinstream {
 namespace {
@@ -156,6 +155,12 @@ class Rectangle {
   float *panels_, *left_;
 };
 
+// Part `index` of `parts` of [0, count), in whole steps.
+Range PartOf(int64_t count, int64_t step, int64_t index, int64_t parts) {
+  const int64_t steps = (count + step - 1) / step;
+  return {steps * index / parts * step, std::min(count, steps * (index + 1) / parts * step)};
+}
+
 // Into how many parts rows and columns are cut.
 struct Cuts {
   int64_t rows, columns;
@@ -164,19 +169,16 @@ struct Cuts {
 // A thread each, with the least to copy and read: the shortest sides.
 Cuts CutsFor(ProductSizes sizes, int64_t threads) {
   Cuts best = {threads, 1};
-  const auto side = [&](Cuts cuts) { return sizes.M / cuts.rows + sizes.N / cuts.columns; };
+  const auto side = [&](Cuts cuts) {
+    return PartOf(sizes.M, kTileRows, cuts.rows - 1, cuts.rows).size() +
+           PartOf(sizes.N, kPanelColumns, cuts.columns - 1, cuts.columns).size();
+  };
   for (int64_t rows = 1; rows < threads; ++rows) {
     if (threads % rows != 0) continue;
     const Cuts cuts = {rows, threads / rows};
     if (side(cuts) < side(best)) best = cuts;
   }
   return best;
-}
-
-// Part `index` of `parts` of [0, count), in whole steps.
-Range PartOf(int64_t count, int64_t step, int64_t index, int64_t parts) {
-  const int64_t steps = (count + step - 1) / step;
-  return {steps * index / parts * step, std::min(count, steps * (index + 1) / parts * step)};
 }
 
 }  // namespace

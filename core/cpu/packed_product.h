@@ -18,8 +18,9 @@ struct ProductOperand {
 // Whether a product has enough to do with each copied element.
 bool PaysToPack(ProductSizes sizes);
 
-// result [M, N] = or += a [M, K] b [K, N]. The order in which an element is summed up depends on K
-// alone, neither on the other sizes nor on threads.
+// result [M, N] = or += a [M, K] b [K, N]; it overlaps neither a nor b, and K is at least 1. The
+// order in which an element is summed up depends on K alone, neither on the other sizes nor on
+// threads.
 void PackedProduct(ProductSizes sizes, ProductResult result, ProductOperand a, ProductOperand b);
 
 }  // namespace twinstream

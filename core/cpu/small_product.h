@@ -74,7 +74,7 @@ struct ProductSizes {
   int64_t M, N, K;
 };
 
-// result [M, N] = or += a [M, K] b [K, N]. Every element is summed up in ascending k,
+// result [M, N] = or += a [M, K] b [K, N], K at least 1. Every element is summed up in ascending k,
 // kProductDepth terms at a time.
 void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand a, RightOperand b);
 

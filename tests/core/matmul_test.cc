@@ -1,4 +1,4 @@
-// What is oneDNN's alone of the CPU's products; all else of them: product_test.
+// Each way in which the CPU computes products; those that this machine takes: product_test.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -43,7 +43,7 @@ TEST(MatmulTest, OneDnnsLargeProductsMatchTheReference) {
 }
 
 // More of K than fits into a panel with all of M and N: several panels in both, the last ones
-// smaller. Against the float32 product of the same numbers, which has no panels.
+// smaller. Against oneDNN's float32 product of the same numbers, which has no panels.
 TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
   constexpr int64_t M = 70, N = 131, K = 1 << 14;
   const CpuOps ops(ProductKernels::kAvx2);
@@ -53,8 +53,9 @@ TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
     const Shape a_shape = options.transpose_a ? Shape{K, M} : Shape{M, K},
                 b_shape = options.transpose_b ? Shape{N, K} : Shape{K, N};
     std::vector<float> expected = testing::RandomFloats(M * N, 3), wide = expected, narrow(M * N);
-    ops.Matmul(TensorOf(expected, M, N), TensorOf(a, a_shape[0], a_shape[1]),
-               TensorOf(b, b_shape[0], b_shape[1]), options);
+    CpuOps(ProductKernels::kAvx512)
+        .Matmul(TensorOf(expected, M, N), TensorOf(a, a_shape[0], a_shape[1]),
+                TensorOf(b, b_shape[0], b_shape[1]), options);
     const std::vector<double> doubles = testing::ToDouble(expected);
     const Lent a_lent(a, a_shape, DType::kBF16), b_lent(b, b_shape, DType::kBF16);
     ops.Matmul(TensorOf(wide, M, N), a_lent, b_lent, options);
@@ -89,20 +90,22 @@ TEST(MatmulTest, RanksAsThreadsMayUseOneDevice) {
   for (double error : errors) EXPECT_LE(error, testing::Float32Tolerance(kSize.K));
 }
 
-// With K much larger than M and N oneDNN splits the sum over threads, when it may have several.
+// With K much larger than M and N oneDNN splits the sum over threads, when it may have several. The
+// other size is PackedProduct's on AVX2.
 TEST(MatmulTest, WorksOnSeveralThreadsAndInsideAParallelRegion) {
-  constexpr ProductSize kSize = {16, 16, 8192};
   const CpuOps ops;
-  omp_set_num_threads(3);
-  EXPECT_LE(ProductError(ops, kSize, {.transpose_a = true}), testing::Float32Tolerance(kSize.K));
-  std::vector<double> errors(3, 1);
+  for (const ProductSize& size : {ProductSize{16, 16, 8192}, ProductSize{70, 67, 700}}) {
+    omp_set_num_threads(3);
+    EXPECT_LE(ProductError(ops, size, {.transpose_a = true}), testing::Float32Tolerance(size.K));
+    std::vector<double> errors(3, 1);
 #pragma omp parallel for schedule(static, 1)
-  for (size_t i = 0; i < errors.size(); ++i) {
-    errors[i] = ProductError(ops, kSize, {.transpose_a = true, .accumulate = i == 1});
+    for (size_t i = 0; i < errors.size(); ++i) {
+      errors[i] = ProductError(ops, size, {.transpose_a = true, .accumulate = i == 1});
+    }
+    EXPECT_EQ(omp_get_max_threads(), 3);
+    omp_set_num_threads(1);
+    for (double error : errors) EXPECT_LE(error, testing::Float32Tolerance(size.K));
   }
-  EXPECT_EQ(omp_get_max_threads(), 3);
-  omp_set_num_threads(1);
-  for (double error : errors) EXPECT_LE(error, testing::Float32Tolerance(kSize.K));
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
-#include <cmath>
 #include <vector>
 
 #include "tests/testing/near.h"
@@ -21,7 +20,9 @@ struct Stored {
         transposed(transposed_in),
         values(RandomFloats((transposed_in ? columns : rows) * stride, seed)) {}
 
-  ProductOperand Operand() const { return {values.data(), stride, transposed}; }
+  ProductOperand Operand() const {
+    return {.data = values.data(), .stride = stride, .transposed = transposed};
+  }
   double At(int64_t row, int64_t column) const {
     return values[static_cast<size_t>(transposed ? column * stride + row : row * stride + column)];
   }
@@ -43,12 +44,13 @@ class Threads {
 };
 
 // Sizes around those of tiles, panels, blocks and depths; rows of the result lie apart, and what is
-// between them stays.
+// between them stays. Eight threads are more than the longest product has tiles or panels.
 TEST(PackedProduct, EqualsTheDoubleReferenceInEveryOrientation) {
   constexpr int64_t kGap = 2;
   for (const ProductSizes& sizes :
        {ProductSizes{1, 1, 1}, ProductSizes{5, 15, 7}, ProductSizes{6, 16, 8},
-        ProductSizes{67, 33, 320}, ProductSizes{61, 1041, 321}, ProductSizes{130, 64, 645}}) {
+        ProductSizes{67, 33, 320}, ProductSizes{7, 17, 1 << 17}, ProductSizes{61, 1041, 321},
+        ProductSizes{130, 64, 645}}) {
     const auto [M, N, K] = sizes;
     for (int form = 0; form < 8; ++form) {
       const bool add = (form & 4) != 0;
@@ -64,10 +66,11 @@ TEST(PackedProduct, EqualsTheDoubleReferenceInEveryOrientation) {
         }
       }
       std::vector<float> on_one_thread;
-      for (int threads : {1, 2, 3, 4}) {
+      for (int threads : {1, 2, 3, 8}) {
         const Threads limit(threads);
         std::vector<float> result = before;
-        PackedProduct(sizes, {result.data(), N + kGap, add}, a.Operand(), b.Operand());
+        PackedProduct(sizes, {.data = result.data(), .stride = N + kGap, .add = add}, a.Operand(),
+                      b.Operand());
         EXPECT_LT(testing::RelativeError(result, expected), testing::Float32Tolerance(K + 1));
         for (int64_t i = 0; i < M; ++i) {
           for (int64_t j = N; j < N + kGap; ++j) {

@@ -32,6 +32,17 @@ std::vector<float> InPanels(const std::vector<float>& rows, int64_t K, int64_t N
   return panels;
 }
 
+// Rows [M, K], one tile's columns after those of the one before; the last tile is not full.
+std::vector<float> InTiles(const std::vector<float>& rows, int64_t M, int64_t K) {
+  std::vector<float> tiles(At((M + kTileRows - 1) / kTileRows * kTileRows, 0, K), NAN);
+  for (int64_t i = 0; i < M; ++i) {
+    for (int64_t k = 0; k < K; ++k) {
+      tiles[At(i / kTileRows * K + k, i % kTileRows, kTileRows)] = rows[At(i, k, K)];
+    }
+  }
+  return tiles;
+}
+
 std::vector<float> Transpose(const std::vector<float>& rows, int64_t M, int64_t K) {
   std::vector<float> columns(rows.size());
   for (int64_t i = 0; i < M; ++i) {
@@ -43,7 +54,8 @@ std::vector<float> Transpose(const std::vector<float>& rows, int64_t M, int64_t 
 // Every remainder of rows, and depths around the part that is worked on at a time.
 TEST(SmallProduct, EqualsTheDoubleReferenceForEveryFormOfOperands) {
   for (int64_t M : {1, 2, 3, 4, 5, 6, 7, 48}) {
-    for (int64_t K : {1, 255, 256, 257, 600}) {
+    for (int64_t K : {int64_t{1}, kProductDepth - 1, kProductDepth, kProductDepth + 1,
+                      2 * kProductDepth - 40}) {
       for (int64_t N : {16, 48}) {
         SCOPED_TRACE(::testing::Message() << M << " x " << K << " x " << N);
         const std::vector<float> a = RandomFloats(M * K, 1), b = RandomFloats(K * N, 2),
@@ -56,9 +68,11 @@ TEST(SmallProduct, EqualsTheDoubleReferenceForEveryFormOfOperands) {
             sum[At(i, j, N)] = element + before[At(i, j, N)];
           }
         }
-        const std::vector<float> columns = Transpose(a, M, K), panels = InPanels(b, K, N);
+        const std::vector<float> columns = Transpose(a, M, K), panels = InPanels(b, K, N),
+                                 tiles = InTiles(a, M, K);
         for (const LeftOperand& left :
-             {LeftOperand::Rows(a.data(), K), LeftOperand::Transposed(columns.data(), M)}) {
+             {LeftOperand::Rows(a.data(), K), LeftOperand::Transposed(columns.data(), M),
+              LeftOperand::Tiles(tiles.data(), K)}) {
           for (const RightOperand& right :
                {RightOperand::Rows(b.data(), N), RightOperand::Panels(panels.data(), K)}) {
             std::vector<float> written(product.size(), NAN), added = before;

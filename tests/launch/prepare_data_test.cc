@@ -130,7 +130,8 @@ TEST_F(PrepareDataTest, AValidationFileOfAnEarlierRunIsNotLeftBesideNewOnes) {
 
 TEST_F(PrepareDataTest, AnInputIsNotOverwritten) {
   const std::string other = Write("other", "text"), prefix = Path("kept");
-  for (const char* name : {"kept.bin", "kept.validation.bin", "kept.json"}) {
+  for (const char* name : {"kept.bin", "kept.validation.bin", "kept.json", "kept.bin.tmp",
+                           "kept.validation.bin.tmp", "kept.json.tmp"}) {
     const std::string input = Write(name, "the only copy");
     std::filesystem::create_symlink(input, Path("link"));
     for (const std::string& named : {input, Path("link")}) {

@@ -33,13 +33,13 @@ void HappensToRank1(absl::string_view what, twinstream::CommunicationThread& com
   if (what == "posted") communication.Post("reduction of gradients", fails, {0, 5});
 }
 
-// Matrix products of the shape for which oneDNN puts its stack on the heap, in the midst of
-// signals.
+// Matrix products of the shape for which oneDNN puts its stack on the heap, narrower than
+// PackedProduct takes, in the midst of signals.
 void MultiplyUnderSignals() {
   const auto device = *twinstream::MakeDevice("cpu", {.threads = 1});
   const std::vector<twinstream::TensorSpec> specs = {{"a", twinstream::DType::kF32, {256, 2048}},
-                                                     {"b", twinstream::DType::kF32, {2048, 64}},
-                                                     {"out", twinstream::DType::kF32, {256, 64}}};
+                                                     {"b", twinstream::DType::kF32, {2048, 48}},
+                                                     {"out", twinstream::DType::kF32, {256, 48}}};
   const twinstream::Storage memory(*device, twinstream::BytesFor(specs));
   const std::vector<twinstream::Tensor> tensors = twinstream::TensorsIn(memory.data(), specs);
   const std::vector<float> ones(1024 * 2048, 1.0F);
@@ -50,7 +50,7 @@ void MultiplyUnderSignals() {
   const std::jthread sender([](const std::stop_token& end) {
     for (; !end.stop_requested(); usleep(100)) kill(getpid(), SIGUSR1);
   });
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     device->ops().Matmul(tensors[2], tensors[0], tensors[1], {});
     device->CopyOut(products.data(), tensors[2]);
     for (float product : products) twinstream::Check(product == 2048, "a product is %g", product);
