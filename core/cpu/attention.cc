@@ -88,8 +88,8 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / blocks / H, h = item / blocks % H, kv = h / (H / K);
       if (packed != b * K + kv) {
-        PackTransposed(frame, keys.Of(b, kv), q_rows, key_panels);
-        PackRows(frame, values.Of(b, kv), q_rows, value_panels);
+        PackTransposed(frame, keys.Of(b, kv), key_panels);
+        PackRows(frame, values.Of(b, kv), value_panels);
         packed = b * K + kv;
       }
       const ScoreBlock block = area.At(item % blocks);
@@ -161,9 +161,9 @@ class BackwardGroup {
                            .scores = parts.Take(frame_.scores()),
                            .dscores = parts.Take(frame_.scores()),
                            .delta = parts.Take(kBlockRows)};
-    PackTransposed(frame_, keys_.Of(b, kv), memory.q, memory.key_columns);
-    PackTransposed(frame_, values_.Of(b, kv), memory.q, memory.value_columns);
-    PackRows(frame_, keys_.Of(b, kv), memory.q, memory.key_rows);
+    PackTransposed(frame_, keys_.Of(b, kv), memory.key_columns);
+    PackTransposed(frame_, values_.Of(b, kv), memory.value_columns);
+    PackRows(frame_, keys_.Of(b, kv), memory.key_rows);
     BeginSums(frame_, dkeys_.Of(b, kv), memory.dkeys);
     BeginSums(frame_, dvalues_.Of(b, kv), memory.dvalues);
     for (int64_t h = kv * (H_ / K_); h < (kv + 1) * (H_ / K_); ++h) {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "core/cpu/small_product.h"
+#include "core/cpu/product_panels.h"
 #include "core/cpu/vector_math.h"
 #include "core/ops.h"
 
@@ -96,6 +96,10 @@ class HeadRows {
     head.first_ += b * steps_.batch + h * steps_.head;
     return head;
   }
+  // Its rows from row t on: [rows, D], or the transpose.
+  ProductOperand Operand(int64_t t, bool transposed) const {
+    return {data_ + (first_ + t * steps_.row) * SizeOf(dtype_), dtype_, steps_.row, transposed};
+  }
   // to [D] <- row t of the head.
   void Read(int64_t t, float* to) const {
     With(t, [&](const auto* row) { VectorLoop(D_, [=](int64_t d) { to[d] = row[d]; }); });
@@ -124,18 +128,18 @@ class HeadRows {
     int64_t batch, head, row;
   };
   HeadRows(Tensor tensor, int64_t D, Steps steps)
-      : data_(tensor.data()), bf16_(tensor.dtype() == DType::kBF16), D_(D), steps_(steps) {
-    Check(bf16_ || tensor.dtype() == DType::kF32, "heads of %s", NameOf(tensor.dtype()));
+      : data_(tensor.data()), dtype_(tensor.dtype()), D_(D), steps_(steps) {
+    Check(dtype_ == DType::kF32 || dtype_ == DType::kBF16, "heads of %s", NameOf(dtype_));
   }
   template <class F>
   void With(int64_t t, F f) const {
     const int64_t offset = first_ + t * steps_.row;
-    if (bf16_) return f(reinterpret_cast<BFloat16*>(data_) + offset);
+    if (dtype_ == DType::kBF16) return f(reinterpret_cast<BFloat16*>(data_) + offset);
     f(reinterpret_cast<float*>(data_) + offset);
   }
 
   std::byte* data_;
-  bool bf16_;
+  DType dtype_;
   int64_t D_;
   Steps steps_;
   int64_t first_ = 0;
@@ -184,29 +188,14 @@ class Parts {
   int64_t left_;
 };
 
-// Panels of rows' transpose [D, keys]: the right operand of scores. row: [D].
-inline void PackTransposed(const AttentionFrame& frame, const HeadRows& rows, float* row,
-                           float* panels) {
-  for (int64_t i = 0; i < frame.padded_keys; ++i) {
-    float* const column = panels + i / kPanelColumns * frame.D * kPanelColumns + i % kPanelColumns;
-    if (i < frame.keys) {
-      rows.Read(frame.key(i), row);
-    } else {
-      std::fill_n(row, frame.D, 0.0F);
-    }
-    for (int64_t d = 0; d < frame.D; ++d) column[d * kPanelColumns] = row[d];
-  }
+// Panels of rows' transpose [D, keys]: the right operand of scores.
+inline void PackTransposed(const AttentionFrame& frame, const HeadRows& rows, float* panels) {
+  PackRight(rows.Operand(frame.key(0), true), {0, frame.D}, {0, frame.keys}, panels);
 }
 
-// Panels of rows [keys, padded D]: the right operand of sums over keys. row: [padded D].
-inline void PackRows(const AttentionFrame& frame, const HeadRows& rows, float* row, float* panels) {
-  std::fill_n(row, frame.padded_D, 0.0F);
-  for (int64_t i = 0; i < frame.keys; ++i) {
-    rows.Read(frame.key(i), row);
-    for (int64_t d = 0; d < frame.padded_D; d += kPanelColumns) {
-      std::copy_n(row + d, kPanelColumns, panels + d * frame.keys + i * kPanelColumns);
-    }
-  }
+// Panels of rows [keys, padded D]: the right operand of sums over keys.
+inline void PackRows(const AttentionFrame& frame, const HeadRows& rows, float* panels) {
+  PackRight(rows.Operand(frame.key(0), false), {0, frame.keys}, {0, frame.D}, panels);
 }
 
 // to [rows, padded D] <- the block's rows.

@@ -135,38 +135,30 @@ struct Request {
   Tensor out, a, b;
   MatmulOptions options;
   int64_t M, N, K;
-  ProductKernels kernels;
 };
 
-// A product of one dtype, of matrices that lie as the key says.
-void Execute(ProductCache& cache, ProductKernels kernels, const ProductKey& key, void* out, void* a,
-             void* b) {
-  const ProductSizes sizes = {key.M, key.N, key.K};
-  if (kernels != ProductKernels::kAvx2 || !PaysToPack(sizes)) return cache.Execute(key, out, a, b);
-  PackedProduct(
-      sizes,
-      {.data = static_cast<float*>(out), .stride = key.out.stride, .add = key.options.accumulate},
-      {.data = static_cast<const float*>(a),
-       .stride = key.a.stride,
-       .transposed = key.options.transpose_a},
-      {.data = static_cast<const float*>(b),
-       .stride = key.b.stride,
-       .transposed = key.options.transpose_b});
+// By products of our own.
+void Packed(const Request& request) {
+  const auto [out, a, b, options, M, N, K] = request;
+  const auto operand = [](Tensor matrix, bool transposed) {
+    return ProductOperand{matrix.data(), matrix.dtype(), matrix.dim(1), transposed};
+  };
+  PackedProduct({M, N, K}, {out.data(), out.dtype(), out.dim(1), options.accumulate},
+                operand(a, options.transpose_a), operand(b, options.transpose_b));
 }
 
 // On the matrices where they are.
 void Direct(ProductCache& cache, const Request& request) {
   const auto layout = [](Tensor matrix) { return MatrixLayout{matrix.dtype(), matrix.dim(1)}; };
-  Execute(cache, request.kernels,
-          {.M = request.M,
-           .N = request.N,
-           .K = request.K,
-           .a = layout(request.a),
-           .b = layout(request.b),
-           .out = layout(request.out),
-           .options = request.options,
-           .threads = omp_get_max_threads()},
-          request.out.data(), request.a.data(), request.b.data());
+  cache.Execute({.M = request.M,
+                 .N = request.N,
+                 .K = request.K,
+                 .a = layout(request.a),
+                 .b = layout(request.b),
+                 .out = layout(request.out),
+                 .options = request.options,
+                 .threads = omp_get_max_threads()},
+                request.out.data(), request.a.data(), request.b.data());
 }
 
 // Part of a float32 matrix, or of a float32 copy.
@@ -234,7 +226,7 @@ class WidenedProduct {
   }
 
   void Run() {
-    const auto [out, a, b, options, M, N, K, kernels] = request_;
+    const auto [out, a, b, options, M, N, K] = request_;
     for (int64_t n = 0; n < N; n += columns_) {
       const int64_t n_end = std::min(N, n + columns_);
       const Panel b_panel = Widened(b, {options.transpose_b, n, n_end}, b_memory_);
@@ -247,12 +239,7 @@ class WidenedProduct {
   }
 
  private:
-  struct Part {
-    int64_t begin, end;
-    int64_t size() const { return end - begin; }
-  };
-
-  void Multiply(const Panel& a, const Panel& b, Part rows, Part columns) {
+  void Multiply(const Panel& a, const Panel& b, Range rows, Range columns) {
     const Tensor out = request_.out;
     const int64_t first = rows.begin * request_.N + columns.begin;
     const bool rounds = out.dtype() == DType::kBF16;
@@ -261,16 +248,15 @@ class WidenedProduct {
     }
     const Panel target =
         rounds ? Panel{out_memory_, columns.size()} : Panel{out.As<float>() + first, request_.N};
-    Execute(cache_, request_.kernels,
-            {.M = rows.size(),
-             .N = columns.size(),
-             .K = request_.K,
-             .a = {.stride = a.stride},
-             .b = {.stride = b.stride},
-             .out = {.stride = target.stride},
-             .options = request_.options,
-             .threads = omp_get_max_threads()},
-            target.data, a.data, b.data);
+    cache_.Execute({.M = rows.size(),
+                    .N = columns.size(),
+                    .K = request_.K,
+                    .a = {.stride = a.stride},
+                    .b = {.stride = b.stride},
+                    .out = {.stride = target.stride},
+                    .options = request_.options,
+                    .threads = omp_get_max_threads()},
+                   target.data, a.data, b.data);
     if (rounds) {
       Round(target.data, rows.size(), columns.size(), out.As<BFloat16>() + first, request_.N);
     }
@@ -282,7 +268,10 @@ class WidenedProduct {
   float *a_memory_, *b_memory_, *out_memory_;
 };
 
-void Multiply(const Request& request) {
+void Multiply(const Request& request, ProductKernels kernels) {
+  if (kernels == ProductKernels::kAvx2 && PaysToPack({request.M, request.N, request.K})) {
+    return Packed(request);
+  }
   const ThreadLimit limit;
   thread_local ProductCache cache;
   const bool a_narrow = request.a.dtype() == DType::kBF16,
@@ -290,7 +279,7 @@ void Multiply(const Request& request) {
              out_narrow = request.out.dtype() == DType::kBF16;
   const bool all_wide = !a_narrow && !b_narrow && !out_narrow;
   // What takes varying shapes (VaryingProduct) takes float32 alone.
-  const bool native = request.kernels == ProductKernels::kAvx512 && !request.options.varying;
+  const bool native = kernels == ProductKernels::kAvx512 && !request.options.varying;
   if (all_wide || (a_narrow && b_narrow && native)) {
     Direct(cache, request);
   } else {
@@ -316,7 +305,7 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
     return;
   }
   try {
-    Multiply({out, a, b, options, M, N, K, product_kernels_});
+    Multiply({out, a, b, options, M, N, K}, product_kernels_);
   } catch (const dnnl::error& error) {
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));

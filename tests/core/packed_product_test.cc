@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <cmath>
+#include <optional>
 #include <vector>
 
 #include "tests/testing/near.h"
+#include "tests/testing/product_checks.h"
 #include "tests/testing/vectors.h"
 
 namespace twinstream {
@@ -13,24 +16,65 @@ namespace {
 
 using testing::RandomFloats;
 
-// A matrix as it is stored, with rows longer than its own.
-struct Stored {
-  Stored(int64_t rows, int64_t columns, bool transposed_in, uint32_t seed)
-      : stride((transposed_in ? rows : columns) + 3),
-        transposed(transposed_in),
-        values(RandomFloats((transposed_in ? columns : rows) * stride, seed)) {}
+// Element (row, column) of a dense matrix of `columns` columns.
+size_t At(int64_t row, int64_t column, int64_t columns) {
+  return static_cast<size_t>(row * columns + column);
+}
 
-  ProductOperand Operand() const {
-    return {.data = values.data(), .stride = stride, .transposed = transposed};
-  }
-  double At(int64_t row, int64_t column) const {
-    return values[static_cast<size_t>(transposed ? column * stride + row : row * stride + column)];
+// A dense matrix, stored with rows longer than its own, or so transposed.
+class Stored {
+ public:
+  struct Form {
+    bool transposed;
+    DType dtype;
+  };
+  Stored(const std::vector<float>& dense, int64_t columns, Form form) : form_(form) {
+    const int64_t rows = static_cast<int64_t>(dense.size()) / columns;
+    stride_ = (form.transposed ? rows : columns) + 3;
+    values_.assign(At(form.transposed ? columns : rows, 0, stride_), NAN);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < columns; ++j) values_[Place(i, j)] = dense[At(i, j, columns)];
+    }
+    lent_.emplace(values_, Shape{static_cast<int64_t>(values_.size())}, form.dtype);
   }
 
-  int64_t stride;
-  bool transposed;
-  std::vector<float> values;
+  // Without its first rows and columns.
+  ProductOperand Operand(int64_t row = 0, int64_t column = 0) const {
+    return {.data = Tensor(*lent_).data() +
+                    static_cast<int64_t>(Place(row, column)) * SizeOf(form_.dtype),
+            .dtype = form_.dtype,
+            .stride = stride_,
+            .transposed = form_.transposed};
+  }
+
+ private:
+  size_t Place(int64_t row, int64_t column) const {
+    return form_.transposed ? At(column, row, stride_) : At(row, column, stride_);
+  }
+
+  Form form_;
+  int64_t stride_;
+  std::vector<float> values_;
+  std::optional<testing::Lent> lent_;
 };
+
+// f(type of a, type of b)
+template <class F>
+void ForEachTypes(F f) {
+  for (const DType a : testing::kActivationTypes) {
+    for (const DType b : testing::kActivationTypes) f(a, b);
+  }
+}
+
+// f(a transposed, b transposed, type of the result)
+template <class F>
+void ForEachForm(F f) {
+  for (const bool a : {false, true}) {
+    for (const bool b : {false, true}) {
+      for (const DType result : testing::kActivationTypes) f(a, b, result);
+    }
+  }
+}
 
 class Threads {
  public:
@@ -43,67 +87,100 @@ class Threads {
   int before_;
 };
 
-// Sizes around those of tiles, panels, blocks and depths; rows of the result lie apart, and what is
-// between them stays. Eight threads are more than the longest product has tiles or panels.
-TEST(PackedProduct, EqualsTheDoubleReferenceInEveryOrientation) {
-  constexpr int64_t kGap = 2;
-  for (const ProductSizes& sizes :
-       {ProductSizes{1, 1, 1}, ProductSizes{5, 15, 7}, ProductSizes{6, 16, 8},
-        ProductSizes{67, 33, 320}, ProductSizes{7, 17, 1 << 17}, ProductSizes{61, 1041, 321},
-        ProductSizes{130, 64, 645}}) {
-    const auto [M, N, K] = sizes;
-    for (int form = 0; form < 8; ++form) {
-      const bool add = (form & 4) != 0;
-      const Stored a(M, K, (form & 1) != 0, 1), b(K, N, (form & 2) != 0, 2);
-      SCOPED_TRACE(::testing::Message() << M << " x " << N << " x " << K << ", form " << form);
-      const std::vector<float> before = RandomFloats(M * (N + kGap), 3);
-      std::vector<double> expected(before.begin(), before.end());
-      for (int64_t i = 0; i < M; ++i) {
-        for (int64_t j = 0; j < N; ++j) {
-          double& element = expected[static_cast<size_t>(i * (N + kGap) + j)];
-          if (!add) element = 0;
-          for (int64_t k = 0; k < K; ++k) element += a.At(i, k) * b.At(k, j);
-        }
-      }
-      std::vector<float> on_one_thread;
-      for (int threads : {1, 2, 3, 8}) {
-        const Threads limit(threads);
-        std::vector<float> result = before;
-        PackedProduct(sizes, {.data = result.data(), .stride = N + kGap, .add = add}, a.Operand(),
-                      b.Operand());
-        EXPECT_LT(testing::RelativeError(result, expected), testing::Float32Tolerance(K + 1));
-        for (int64_t i = 0; i < M; ++i) {
-          for (int64_t j = N; j < N + kGap; ++j) {
-            const auto at = static_cast<size_t>(i * (N + kGap) + j);
-            ASSERT_EQ(result[at], before[at]);
-          }
-        }
-        if (threads == 1) on_one_thread = result;
-        EXPECT_EQ(result, on_one_thread) << threads << " threads";
+// Rows of a result lie so far apart, and what is between them stays.
+constexpr int64_t kGap = 2;
+
+struct Case {
+  ProductSizes sizes;
+  const Stored &a, &b;
+  const std::vector<double>& product;  // [M, N]
+  DType result;
+  bool add;
+};
+
+// Eight threads are more than the longest product has tiles or panels.
+void ExpectProduct(const Case& c) {
+  const auto [M, N, K] = c.sizes;
+  const int64_t stride = N + kGap;
+  const std::vector<float> before = RandomFloats(M * stride, 3, c.result);
+  std::vector<double> expected(before.begin(), before.end());
+  for (int64_t i = 0; i < M; ++i) {
+    for (int64_t j = 0; j < N; ++j) {
+      double& element = expected[At(i, j, stride)];
+      element = c.product[At(i, j, N)] + (c.add ? element : 0);
+    }
+  }
+  std::vector<float> on_one_thread;
+  for (int threads : {1, 2, 3, 8}) {
+    const Threads limit(threads);
+    std::vector<float> result = before;
+    {
+      const testing::Lent lent(result, {M, stride}, c.result);
+      PackedProduct(
+          c.sizes, {.data = Tensor(lent).data(), .dtype = c.result, .stride = stride, .add = c.add},
+          c.a.Operand(), c.b.Operand());
+    }
+    EXPECT_LT(testing::RelativeError(result, expected), testing::Tolerance(c.result, K + 1));
+    for (int64_t i = 0; i < M; ++i) {
+      for (int64_t j = N; j < stride; ++j) {
+        ASSERT_EQ(result[At(i, j, stride)], before[At(i, j, stride)]);
       }
     }
+    if (threads == 1) on_one_thread = result;
+    EXPECT_EQ(result, on_one_thread) << threads << " threads";
+  }
+}
+
+// Sizes around those of tiles, panels, blocks and depths.
+TEST(PackedProduct, EqualsTheDoubleReferenceInEveryForm) {
+  for (const ProductSizes& sizes :
+       {ProductSizes{1, 1, 1}, ProductSizes{5, 15, 7}, ProductSizes{6, 16, 8},
+        ProductSizes{67, 33, 320}, ProductSizes{7, 17, 1 << 14}, ProductSizes{61, 1041, 321},
+        ProductSizes{130, 64, 645}, ProductSizes{967, 18, 9}}) {
+    const auto [M, N, K] = sizes;
+    ForEachTypes([&, M = M, N = N, K = K](DType a_type, DType b_type) {
+      const std::vector<float> a = RandomFloats(M * K, 1, a_type),
+                               b = RandomFloats(K * N, 2, b_type);
+      const std::vector<double> product =
+          testing::ReferenceProduct(std::vector<float>(At(M, 0, N)), a, b, {M, N, K}, {});
+      ForEachForm([&](bool a_transposed, bool b_transposed, DType result) {
+        const Stored a_stored(a, K, {a_transposed, a_type}), b_stored(b, N, {b_transposed, b_type});
+        for (const bool add : {false, true}) {
+          SCOPED_TRACE(::testing::Message()
+                       << M << " x " << N << " x " << K << ", a " << NameOf(a_type)
+                       << (a_transposed ? " transposed" : "") << ", b " << NameOf(b_type)
+                       << (b_transposed ? " transposed" : "") << ", result " << NameOf(result)
+                       << (add ? " added to" : ""));
+          ExpectProduct({sizes, a_stored, b_stored, product, result, add});
+        }
+      });
+    });
   }
 }
 
 // Whoever computes a part of a product gets the same bits as who computes all of it.
 TEST(PackedProduct, APartHasTheBitsOfTheWhole) {
   constexpr int64_t M = 133, N = 1100, K = 700;
-  for (bool a_transposed : {false, true}) {
-    for (bool b_transposed : {false, true}) {
-      const Stored a(M, K, a_transposed, 1), b(K, N, b_transposed, 2);
+  ForEachTypes([&](DType a_type, DType b_type) {
+    const std::vector<float> a = RandomFloats(M * K, 1, a_type), b = RandomFloats(K * N, 2, b_type);
+    ForEachForm([&](bool a_transposed, bool b_transposed, DType result) {
+      const Stored a_stored(a, K, {a_transposed, a_type}), b_stored(b, N, {b_transposed, b_type});
       std::vector<float> whole(M * N), part(M * N);
-      PackedProduct({M, N, K}, {whole.data(), N}, a.Operand(), b.Operand());
-      for (int64_t row = 0; row < M; row += 19) {
-        for (int64_t column = 0; column < N; column += 275) {
-          ProductOperand rows = a.Operand(), columns = b.Operand();
-          rows.data += row * (a_transposed ? 1 : rows.stride);
-          columns.data += column * (b_transposed ? columns.stride : 1);
-          PackedProduct({19, 275, K}, {part.data() + row * N + column, N}, rows, columns);
+      {
+        const testing::Lent whole_lent(whole, {M, N}, result), part_lent(part, {M, N}, result);
+        PackedProduct({M, N, K}, {Tensor(whole_lent).data(), result, N}, a_stored.Operand(),
+                      b_stored.Operand());
+        for (int64_t row = 0; row < M; row += 19) {
+          for (int64_t column = 0; column < N; column += 275) {
+            std::byte* const first = Tensor(part_lent).data() + (row * N + column) * SizeOf(result);
+            PackedProduct({19, 275, K}, {first, result, N}, a_stored.Operand(row, 0),
+                          b_stored.Operand(0, column));
+          }
         }
       }
       EXPECT_EQ(part, whole);
-    }
-  }
+    });
+  });
 }
 
 }  // namespace
