@@ -262,6 +262,15 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   return OnceStarted(loop.Run(start.updates_done() + 1));
 }
 
+// There is nothing left to do, unless what was done is lost.
+absl::Status Complete(Runtime& runtime, const Start& start) {
+  const absl::Status status = VerifyContents(runtime.world(), start.point.step_directory);
+  if (!status.ok()) return status;
+  Say(runtime, absl::StrFormat("%s is complete: %s has all of %d steps", start.job.name(),
+                               start.point.step_directory, start.job.train().steps()));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
@@ -272,20 +281,18 @@ absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
   while (true) {
     const absl::StatusOr<Start> start = DecideStart(runtime, *asked, line.resume, damaged);
     if (!start.ok()) return start.status();
-    const int64_t steps = start->job.train().steps();
-    if (start->updates_done() >= steps) {
-      Say(runtime, absl::StrFormat("%s is complete: %s has all of %d steps", start->job.name(),
-                                   start->point.step_directory, steps));
-      return absl::OkStatus();
-    }
     NameRank(runtime, start->job);
-    absl::StatusOr<Session> session = OpenSession(runtime, *start);
-    if (session.ok()) return Train(runtime, *start, *session);
-    if (line.resume != "auto" || start->point.fresh() || !absl::IsDataLoss(session.status())) {
-      return session.status();
+    absl::Status status;
+    if (start->updates_done() >= start->job.train().steps()) {
+      status = Complete(runtime, *start);
+      if (status.ok()) return status;
+    } else {
+      absl::StatusOr<Session> session = OpenSession(runtime, *start);
+      if (session.ok()) return Train(runtime, *start, *session);
+      status = session.status();
     }
-    Say(runtime,
-        absl::StrCat("warning: ", session.status().message(), "; an older checkpoint is tried"));
+    if (line.resume != "auto" || start->point.fresh() || !absl::IsDataLoss(status)) return status;
+    Say(runtime, absl::StrCat("warning: ", status.message(), "; an older checkpoint is tried"));
     damaged.push_back(start->point.step_directory);
   }
 }

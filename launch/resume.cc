@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "parallel/checkpoint.h"
 #include "parallel/checkpoint_directory.h"
+#include "parallel/checkpoint_reader.h"
 #include "parallel/collectives.h"
 
 namespace twinstream {
@@ -28,9 +29,10 @@ absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string&
                      "run another name or directory."));
   }
   if (resume == "auto") {
-    NewestWhole newest = FindNewestWhole(directory, except);
-    return ResumePoint{std::move(newest.step_directory), std::move(newest.manifest),
-                       std::move(newest.warnings)};
+    absl::StatusOr<NewestWhole> newest = FindNewestWhole(directory, except);
+    if (!newest.ok()) return newest.status();
+    return ResumePoint{std::move(newest->step_directory), std::move(newest->manifest),
+                       std::move(newest->warnings)};
   }
   return Open(resume);
 }
@@ -55,6 +57,17 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
 
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint) {
   return AgreeOnPoint(runtime.world(), runtime.rank() == 0 ? Open(checkpoint) : ResumePoint());
+}
+
+absl::Status VerifyContents(Communicator& world, const std::string& step_directory) {
+  ActivityScope doing("reading of a checkpoint");
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(step_directory);
+  absl::Status status = reader.status();
+  for (int i = world.rank(); status.ok() && i < reader->manifest().tensor_size();
+       i += world.size()) {
+    status = reader->Verify(reader->manifest().tensor(i));
+  }
+  return AgreeOnStatus(world, status);
 }
 
 absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,

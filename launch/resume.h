@@ -32,6 +32,10 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
 // Collective, in the same way.
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint);
 
+// OK if every digest of the checkpoint is right, else DataLoss. Collective: each rank reads some of
+// the tensors; the same status everywhere.
+absl::Status VerifyContents(Communicator& world, const std::string& step_directory);
+
 // Weights of the checkpoint and, for training, optimizer state, on every rank. DataLoss when what
 // is stored is damaged. Collective; the same status everywhere.
 absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,

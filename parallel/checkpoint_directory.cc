@@ -94,7 +94,8 @@ absl::StatusOr<Manifest> CheckWhole(const std::string& step_directory) {
   return manifest;
 }
 
-NewestWhole FindNewestWhole(const std::string& directory, absl::Span<const std::string> except) {
+absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
+                                            absl::Span<const std::string> except) {
   std::vector<int64_t> steps = StepsIn(directory);
   if (const int64_t latest = LatestStep(directory); latest >= 0) {
     std::stable_partition(steps.begin(), steps.end(), [=](int64_t step) { return step <= latest; });
@@ -108,6 +109,14 @@ NewestWhole FindNewestWhole(const std::string& directory, absl::Span<const std::
       found.step_directory = step_directory;
       found.manifest = *std::move(manifest);
       return found;
+    }
+    if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
+      return absl::Status(
+          manifest.status().code(),
+          absl::StrCat("checkpoint ", step_directory,
+                       " may be whole but cannot be read: ", manifest.status().message(),
+                       "; go on with the program that wrote it, name an older one (--resume=DIR), "
+                       "or give the run another checkpoint.directory"));
     }
     found.warnings.push_back(
         absl::StrCat("checkpoint ", step_directory,

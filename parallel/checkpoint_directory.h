@@ -31,8 +31,10 @@ struct NewestWhole {
 };
 // The whole one of the highest step, of those up to the step that `latest` names before those
 // beyond it: these are of a run that was wound back. Directories in `except` (those that failed to
-// load) are passed over silently.
-NewestWhole FindNewestWhole(const std::string& directory, absl::Span<const std::string> except);
+// load) are passed over silently. An error, not a warning, when one is not damaged but cannot be
+// read: by this version of the program, or for lack of permission.
+absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
+                                            absl::Span<const std::string> except);
 
 // Removes what saves and prunings that were cut short left behind (.tmp_step_*).
 absl::Status RemoveLeftovers(const std::string& directory);

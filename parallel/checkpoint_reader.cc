@@ -66,7 +66,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory) {
   google::protobuf::TextFormat::Parser parser;
   parser.RecordErrorsTo(&error);
   if (!parser.ParseFromString(std::string(*part), &manifest)) {
-    return absl::DataLossError(absl::StrCat(
+    // The digest is right: nothing is damaged.
+    return absl::FailedPreconditionError(absl::StrCat(
         path, ":", error.text(), " (this program reads format version ", kFormatVersion, ")"));
   }
   if (manifest.format_version() != kFormatVersion) {

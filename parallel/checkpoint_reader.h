@@ -17,7 +17,7 @@
 namespace twinstream {
 
 // The manifest of a step directory, its own digest and CheckManifest passed. NOT_FOUND: there is
-// none; DATA_LOSS: it is damaged.
+// none; DATA_LOSS: it is damaged; FAILED_PRECONDITION: another version of the program wrote it.
 absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory);
 // The manifest's text, digest included; what ReadManifest reads.
 std::string ManifestText(Manifest manifest);

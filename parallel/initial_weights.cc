@@ -1,5 +1,7 @@
 #include "parallel/initial_weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <vector>
 
@@ -72,6 +74,13 @@ absl::Status LoadInitialWeights(const std::string& path, absl::Span<const Tensor
     CopyBox(piece.box, Box::Whole(piece.global), array->bytes.data(), piece.box, stored.data(),
             array->element_bytes());
     const std::vector<float> values = ToFloats(array->dtype, stored);
+    const auto bad = std::find_if_not(values.begin(), values.end(),
+                                      [](float value) { return std::isfinite(value); });
+    if (bad != values.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": tensor ", piece.name, " holds ", *bad,
+                                                     " in its part ", piece.box.ToString(),
+                                                     "; give weights that are finite in float32"));
+    }
     CopyInRounded(device, piece.data, values);
   }
   return absl::OkStatus();

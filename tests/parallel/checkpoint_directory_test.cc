@@ -10,6 +10,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "core/crc32c.h"
 #include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,7 +49,7 @@ TEST(CheckpointDirectoryTest, WithoutAnyCheckpointThereIsNoneAndNoWarning) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(MakeDirectories(directory.Path(".tmp_step_000000004")).ok());
   for (const std::string& path : {directory.path(), directory.Path("absent")}) {
-    const NewestWhole found = FindNewestWhole(path, {});
+    const NewestWhole found = FindNewestWhole(path, {}).value();
     EXPECT_EQ(found.step_directory, "");
     EXPECT_TRUE(found.warnings.empty());
   }
@@ -62,7 +64,7 @@ TEST(CheckpointDirectoryTest, DamagedOnesArePassedOverWithAWarningForTheNewestWh
   fs::resize_file(directory.Path("step_000000005" + shard), 100);
   fs::remove(directory.Path("step_000000004" + shard));
   fs::resize_file(directory.Path("step_000000003/manifest.textproto"), 0);
-  const NewestWhole found = FindNewestWhole(directory.path(), {});
+  const NewestWhole found = FindNewestWhole(directory.path(), {}).value();
   EXPECT_EQ(found.step_directory, directory.Path("step_000000002"));
   EXPECT_EQ(found.manifest.step(), 2);
   EXPECT_THAT(found.warnings, ElementsAre(HasSubstr("step_000000005"), HasSubstr("step_000000004"),
@@ -70,7 +72,28 @@ TEST(CheckpointDirectoryTest, DamagedOnesArePassedOverWithAWarningForTheNewestWh
   EXPECT_EQ(LoadState(found.step_directory, 3, 2), absl::OkStatus());
 
   const std::vector<std::string> failed = {found.step_directory};
-  EXPECT_EQ(FindNewestWhole(directory.path(), failed).manifest.step(), 1);
+  EXPECT_EQ(FindNewestWhole(directory.path(), failed)->manifest.step(), 1);
+}
+
+// Nothing is damaged, so going on from an older one would lose what this one holds.
+TEST(CheckpointDirectoryTest, OneOfAnotherVersionIsAnErrorNotPassedOver) {
+  const std::string ours = "format_version: 1\n";
+  for (const std::string& theirs :
+       {std::string("format_version: 2\n"), ours + "newer_field: 3\n"}) {
+    const TemporaryDirectory directory;
+    for (int64_t step : {1, 2}) ASSERT_TRUE(SaveState(directory.path(), step, 1, step).ok());
+    const std::string path = directory.Path("step_000000002/manifest.textproto");
+    std::string text = ReadFile(path).value();
+    text.resize(text.rfind("crc32c: "));
+    ASSERT_EQ(absl::StrReplaceAll({{ours, theirs}}, &text), 1);
+    absl::StrAppend(&text, "crc32c: ", Crc32c(text), "\n");
+    ASSERT_TRUE(ReplaceFile(path, text).ok());
+    const absl::Status status = FindNewestWhole(directory.path(), {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << theirs;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("step_000000002")) << theirs;
+    const std::vector<std::string> except = {directory.Path("step_000000002")};
+    EXPECT_EQ(FindNewestWhole(directory.path(), except)->manifest.step(), 1) << theirs;
+  }
 }
 
 // A run that was resumed from an older step goes on from its own last one, or its own before that.
@@ -79,7 +102,7 @@ TEST(CheckpointDirectoryTest, StepsUpToLatestGoBeforeHigherOnes) {
   for (int64_t step : {3, 8, 9, 5}) ASSERT_TRUE(SaveState(directory.path(), step, 1, step).ok());
   std::vector<std::string> failed;
   for (int64_t step : {5, 3, 9, 8}) {
-    const NewestWhole found = FindNewestWhole(directory.path(), failed);
+    const NewestWhole found = FindNewestWhole(directory.path(), failed).value();
     EXPECT_EQ(found.manifest.step(), step);
     failed.push_back(found.step_directory);
   }
@@ -87,7 +110,7 @@ TEST(CheckpointDirectoryTest, StepsUpToLatestGoBeforeHigherOnes) {
   EXPECT_TRUE(fs::exists(directory.Path("step_000000009")));
   EXPECT_TRUE(fs::exists(directory.Path("step_000000005")));
   fs::remove(directory.Path("latest"));
-  EXPECT_EQ(FindNewestWhole(directory.path(), {}).manifest.step(), 9);
+  EXPECT_EQ(FindNewestWhole(directory.path(), {})->manifest.step(), 9);
 }
 
 // The state is saved again and again by another process, which is killed at random moments.
@@ -113,7 +136,7 @@ TEST(CheckpointDirectoryTest, AKillAtAnyMomentLeavesTheLastWholeCheckpoint) {
     int outcome = 0;
     ASSERT_EQ(waitpid(child, &outcome, 0), child);
     EXPECT_TRUE(WIFSIGNALED(outcome)) << "the child's save or pruning failed";
-    const NewestWhole found = FindNewestWhole(directory.path(), {});
+    const NewestWhole found = FindNewestWhole(directory.path(), {}).value();
     EXPECT_TRUE(found.warnings.empty()) << found.warnings[0];
     ASSERT_NE(found.step_directory, "");
     EXPECT_GE(found.manifest.step(), step);
@@ -159,7 +182,7 @@ TEST(CheckpointDirectoryTest, PruningKeepsWhatTheModelKeeps) {
       }
       EXPECT_EQ(found, expected) << "keep " << keep << " keep_every " << keep_every;
       if (!whole.empty()) {
-        EXPECT_EQ(FindNewestWhole(directory.path(), {}).manifest.step(), 1)
+        EXPECT_EQ(FindNewestWhole(directory.path(), {})->manifest.step(), 1)
             << "the newest whole one is gone";
       }
     }

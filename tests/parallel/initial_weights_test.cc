@@ -40,7 +40,7 @@ TEST(InitialWeightsTest, MissingExtraAndMisshapenTensorsAreAllNamed) {
   EXPECT_THAT(message({}), HasSubstr("tensor w is not in this model"));
 }
 
-TEST(InitialWeightsTest, BFloat16AndDoublesAreConvertedIntegersRefused) {
+TEST(InitialWeightsTest, BFloat16AndDoublesAreConvertedIntegersAndInfinitiesRefused) {
   const TemporaryDirectory directory;
   const std::string path = directory.Path("w.safetensors");
   const std::unique_ptr<Device> device = *MakeDevice("cpu");
@@ -61,6 +61,10 @@ TEST(InitialWeightsTest, BFloat16AndDoublesAreConvertedIntegersRefused) {
   EXPECT_EQ(column, (std::vector<float>{1.f, -3.f}));
   const int32_t integers[] = {1, 2, 3, 4};
   EXPECT_THAT(std::string(load(DType::kI32, integers).message()), HasSubstr("dtype I32"));
+  const double too_large[] = {1, 1e300, 3, 4};  // for float32
+  const absl::Status status = load(DType::kF64, too_large);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("tensor w holds inf"));
 }
 
 }  // namespace

@@ -124,8 +124,8 @@ old_checkpoints_go() {
   same "checkpoints" "$(saved keep)" "4 8 9 10"
 }
 
-a_damaged_checkpoint_is_passed_over() {
-  python3 - runs/half/checkpoints/step_000000006/shard_00001.safetensors <<'PYTHON'
+damage() { # damage CHECKPOINT
+  python3 - "$1/shard_00001.safetensors" <<'PYTHON'
 import sys
 
 with open(sys.argv[1], "r+b") as file:
@@ -134,11 +134,26 @@ with open(sys.argv[1], "r+b") as file:
     file.seek(-5, 2)
     file.write(bytes([byte ^ 16]))
 PYTHON
+}
+
+a_damaged_checkpoint_is_passed_over() {
+  damage runs/half/checkpoints/step_000000006
   run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
   says "warning: .*step_000000006"
   says "going on from .*step_000000003"
   same "lines of a change" "$(grep -c "changed since the checkpoint: train.steps" "$output")" 1
   same "metrics" "$(digits half | head -n 6)" "$(digits tiny)"
+}
+
+a_run_whose_last_checkpoint_is_damaged_is_not_complete() {
+  local last=runs/half/checkpoints/step_000000007
+  run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
+  says "half is complete"
+  damage "$last"
+  run 0 2 train job.textproto --override='name: "half" train { steps: 7 }' --resume=auto
+  says "warning: .*step_000000007"
+  says "going on from .*step_000000006"
+  run 0 alone inspect "$last"
 }
 
 # The last step that metrics.jsonl has is saved, and a run goes on from it.
@@ -204,6 +219,7 @@ another_job_is_refused
 a_place_that_cannot_be_used_is_named_and_nothing_made
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
+a_run_whose_last_checkpoint_is_damaged_is_not_complete
 signals_save_and_stop
 a_stopped_run_reports_its_profile
 a_run_without_numbers_stops
