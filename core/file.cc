@@ -73,7 +73,17 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  // Not written through: a link's target and a second name's file are not ours, a pipe never ends.
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    const int error = errno;
+    struct stat status;
+    const bool directory = lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+    if (!directory) return Failure(error, "remove the old", path);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "cannot create ", path, ": a directory of that name is there; move it away or remove it"));
+  }
+  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const int descriptor = open(path.c_str(), flags, 0666);
   if (descriptor < 0) return Failure(errno, "create", path);
   return OutputFile(path, descriptor);
 }

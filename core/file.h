@@ -31,9 +31,11 @@ class MappedFile {
   absl::Span<const std::byte> bytes_;
 };
 
-// A new file (an old one of the same name is emptied), written from begin to end. Move-only.
+// A file that is written at its end. Move-only.
 class OutputFile {
  public:
+  // A new file in the place of whatever had its name, which is unlinked: what an old link led to
+  // stays as it was. FAILED_PRECONDITION: a directory has the name.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;

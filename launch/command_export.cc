@@ -1,5 +1,7 @@
 #include "launch/command_export.h"
 
+#include <unistd.h>
+
 #include <utility>
 #include <vector>
 
@@ -61,7 +63,7 @@ absl::Status WritePart(CheckpointReader& reader, const Part& part, const std::st
   const std::string temporary = path + ".tmp";
   absl::Status status = WriteTensors(reader, part, temporary);
   if (status.ok()) status = Rename(temporary, path);
-  if (!status.ok()) RemoveTree(temporary).IgnoreError();
+  if (!status.ok()) unlink(temporary.c_str());  // not a directory that was in the way
   return status;
 }
 

@@ -1,5 +1,6 @@
 #include "core/file.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -44,6 +45,40 @@ TEST(FileTest, AFileThatCannotBeReplacedLeavesNothingBehind) {
   ASSERT_TRUE(MakeDirectories(directory.Path("taken/folder")).ok());
   EXPECT_FALSE(ReplaceFile(directory.Path("taken"), "text").ok());
   EXPECT_FALSE(std::filesystem::exists(directory.Path("taken.tmp")));
+}
+
+TEST(FileTest, ATemporaryFileIsMadeAfreshWhateverHadItsName) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.Path("file"), old = path + ".tmp";
+  const std::string other = directory.Path("other");
+  ASSERT_TRUE(ReplaceFile(other, "not ours").ok());
+  const auto expect_replaced = [&](const char* what) {
+    EXPECT_EQ(ReplaceFile(path, what), absl::OkStatus());
+    EXPECT_EQ(*ReadFile(path), what);
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(path))) << what;
+    EXPECT_EQ(std::filesystem::hard_link_count(path), 1u) << what;
+    EXPECT_EQ(*ReadFile(other), "not ours") << what;
+    EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(old))) << what;
+  };
+  std::filesystem::create_symlink(other, old);
+  expect_replaced("symbolic link");
+  std::filesystem::create_symlink(directory.Path("nowhere"), old);
+  expect_replaced("dangling link");
+  EXPECT_FALSE(std::filesystem::exists(directory.Path("nowhere")));
+  std::filesystem::create_hard_link(other, old);
+  expect_replaced("hard link");
+  ASSERT_EQ(mkfifo(old.c_str(), 0600), 0);
+  expect_replaced("pipe");
+}
+
+TEST(FileTest, ADirectoryInThePlaceOfATemporaryFileIsNamedAndKept) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(MakeDirectories(directory.Path("file.tmp/kept")).ok());
+  const absl::Status status = ReplaceFile(directory.Path("file"), "text");
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::HasSubstr(directory.Path("file.tmp") + ": a directory of that name"));
+  EXPECT_TRUE(std::filesystem::exists(directory.Path("file.tmp/kept")));
 }
 
 TEST(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {

@@ -94,6 +94,17 @@ TEST(CommandExportTest, ADamagedCheckpointLeavesNoFile) {
   EXPECT_TRUE(fs::is_empty(directory.Path("out")));
 }
 
+TEST(CommandExportTest, ADirectoryInTheWayIsNamedAndKept) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(testing::SaveState(directory.Path("run"), 1, 2, 1).ok());
+  const std::string taken = directory.Path("out/model.safetensors.tmp");
+  fs::create_directories(taken + "/kept");
+  const absl::Status status =
+      CommandExport(directory.Path("run"), directory.Path("out"), "safetensors");
+  EXPECT_TRUE(absl::StrContains(status.message(), taken + ": a directory")) << status;
+  EXPECT_TRUE(fs::exists(taken + "/kept"));
+}
+
 TEST(CommandExportTest, WrongCallsAreRefusedByName) {
   const TemporaryDirectory directory;
   const auto code = [&](const char* output, const char* format) {
