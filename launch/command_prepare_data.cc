@@ -47,7 +47,7 @@ absl::StatusOr<int64_t> SizeOfInputs(const std::vector<std::string>& inputs) {
   return total;
 }
 
-// What a file is written as, by ReplaceFile too.
+// What a file is written as.
 std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
 
 // A file that exists under its name only once Commit has been called.
@@ -64,6 +64,7 @@ class PendingFile {
     if (!path_.empty()) std::remove(TemporaryOf(path_).c_str());
   }
 
+  absl::Status Write(absl::string_view text) { return file_.Write(text); }
   // Bytes become u16 tokens.
   absl::Status WriteTokens(absl::Span<const char> bytes) {
     std::vector<uint16_t> tokens(bytes.size());
@@ -112,6 +113,20 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
   return absl::OkStatus();
 }
 
+// Of what is written: renaming over a directory would fail once other files are in place.
+absl::Status CheckAreNoDirectories(const std::vector<std::string>& outputs) {
+  for (const std::string& output : outputs) {
+    for (const std::string& file : {output, TemporaryOf(output)}) {
+      std::error_code error;  // what is not there is no directory
+      if (!std::filesystem::is_directory(std::filesystem::symlink_status(file, error))) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("--output: ", file,
+                       " is a directory; move it away or remove it, or give another --output"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckOverwritesNoInput(const std::vector<std::string>& inputs,
                                     const std::string& output_prefix) {
   for (const char* suffix : {".bin", ".validation.bin", ".json"}) {
@@ -157,6 +172,48 @@ absl::Status CheckArguments(const std::vector<std::string>& inputs,
   return absl::OkStatus();
 }
 
+// All files are begun before the first takes its name: what cannot be made leaves none of them.
+absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_tokens,
+                        int64_t validation_tokens, const std::string& output_prefix) {
+  const std::string train_path = absl::StrCat(output_prefix, ".bin");
+  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
+  const std::string summary_path = absl::StrCat(output_prefix, ".json");
+  std::vector<std::string> outputs = {train_path, summary_path};
+  if (validation_tokens > 0) {
+    outputs.push_back(validation_path);
+  } else if (absl::Status s = CheckNoStaleValidation(validation_path); !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CheckAreNoDirectories(outputs); !s.ok()) return s;
+
+  const std::string parent = std::filesystem::path(output_prefix).parent_path().string();
+  const std::string directory = parent.empty() ? "." : parent;
+  if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;
+  absl::StatusOr<PendingFile> train = PendingFile::Create(train_path);
+  if (!train.ok()) return train.status();
+  absl::StatusOr<PendingFile> summary = PendingFile::Create(summary_path);
+  if (!summary.ok()) return summary.status();
+  std::optional<PendingFile> validation;
+  if (validation_tokens > 0) {
+    absl::StatusOr<PendingFile> created = PendingFile::Create(validation_path);
+    if (!created.ok()) return created.status();
+    validation.emplace(*std::move(created));
+  }
+  if (absl::Status s = WriteTokens(inputs, train_tokens, *train, validation); !s.ok()) return s;
+  const std::string text = absl::StrFormat(
+      "{\"tokens\": %d, \"vocabulary\": 256, \"tokenizer\": \"bytes\"}\n", train_tokens);
+  if (absl::Status s = summary->Write(text); !s.ok()) return s;
+  for (PendingFile* file : {validation ? &*validation : nullptr, &*train, &*summary}) {
+    if (file == nullptr) continue;
+    if (absl::Status s = file->Commit(); !s.ok()) return s;
+  }
+  if (absl::Status s = SyncDirectory(directory); !s.ok()) return s;
+  absl::PrintF(
+      "%s: %d tokens%s (u16, vocabulary 256)\n", train_path, train_tokens,
+      validation ? absl::StrFormat("; %s: %d tokens", validation_path, validation_tokens) : "");
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
@@ -176,39 +233,7 @@ absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
         absl::StrFormat("--validation=%g of %d tokens leaves one of the two files empty",
                         validation_fraction, total));
   }
-  const std::string train_path = absl::StrCat(output_prefix, ".bin");
-  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
-  if (held_out == 0) {
-    if (absl::Status s = CheckNoStaleValidation(validation_path); !s.ok()) return s;
-  }
-
-  const std::string directory = std::filesystem::path(output_prefix).parent_path().string();
-  if (!directory.empty()) {
-    if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;
-  }
-  absl::StatusOr<PendingFile> train = PendingFile::Create(train_path);
-  if (!train.ok()) return train.status();
-  std::optional<PendingFile> validation;
-  if (held_out > 0) {
-    absl::StatusOr<PendingFile> created = PendingFile::Create(validation_path);
-    if (!created.ok()) return created.status();
-    validation.emplace(*std::move(created));
-  }
-  if (absl::Status s = WriteTokens(inputs, total - held_out, *train, validation); !s.ok()) return s;
-  if (validation) {
-    if (absl::Status s = validation->Commit(); !s.ok()) return s;
-  }
-  if (absl::Status s = train->Commit(); !s.ok()) return s;
-  if (absl::Status s = ReplaceFile(
-          absl::StrCat(output_prefix, ".json"),
-          absl::StrFormat("{\"tokens\": %d, \"vocabulary\": 256, \"tokenizer\": \"bytes\"}\n",
-                          total - held_out));
-      !s.ok()) {
-    return s;
-  }
-  absl::PrintF("%s: %d tokens%s (u16, vocabulary 256)\n", train_path, total - held_out,
-               validation ? absl::StrFormat("; %s: %d tokens", validation_path, held_out) : "");
-  return absl::OkStatus();
+  return WriteFiles(inputs, total - held_out, held_out, output_prefix);
 }
 
 }  // namespace twinstream

@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -144,6 +145,39 @@ TEST_F(PrepareDataTest, AnInputIsNotOverwritten) {
     std::filesystem::remove(Path("link"));
     std::filesystem::remove(input);
   }
+}
+
+TEST_F(PrepareDataTest, NothingIsWrittenWhereADirectoryIsInTheWayOfOneOutput) {
+  const std::string good = Write("good.txt", "some text");
+  for (const char* name : {"out.bin", "out.validation.bin", "out.json", "out.bin.tmp",
+                           "out.validation.bin.tmp", "out.json.tmp"}) {
+    std::filesystem::create_directory(Path(name));
+    const absl::Status status = CommandPrepareData({good}, Path("out"), "bytes", 0.5);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("--output: " + Path(name) + " is a directory"));
+    EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", name));
+    std::filesystem::remove(Path(name));
+  }
+}
+
+TEST_F(PrepareDataTest, ANameThatIsTooLongForOneOutputAloneLeavesNone) {
+  const std::string good = Write("good.txt", "some text");
+  const std::string prefix(255 - std::string(".json.tmp").size() + 1, 'a');  // fits with .bin.tmp
+  EXPECT_FALSE(CommandPrepareData({good}, Path(prefix), "bytes", 0).ok());
+  EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt"));
+}
+
+TEST_F(PrepareDataTest, WhatATemporaryNameLinksToStaysAsItWas) {
+  const std::string good = Write("good.txt", "some text"), other = Write("other", "not ours");
+  std::filesystem::create_symlink(other, Path("out.bin.tmp"));
+  std::filesystem::create_hard_link(other, Path("out.json.tmp"));
+  ASSERT_EQ(mkfifo(Path("out.validation.bin.tmp").c_str(), 0600), 0);
+  ASSERT_TRUE(CommandPrepareData({good}, Path("out"), "bytes", 0.5).ok());
+  EXPECT_EQ(Read("other"), "not ours");
+  EXPECT_EQ(Read("out.bin"), AsTokens("some"));
+  EXPECT_FALSE(std::filesystem::is_symlink(Path("out.bin")));
+  EXPECT_EQ(std::filesystem::hard_link_count(other), 1u);
 }
 
 TEST_F(PrepareDataTest, AFailureKeepsTheOldFilesAndLeavesNoTemporaryOnes) {
