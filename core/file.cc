@@ -88,6 +88,12 @@ absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
   return OutputFile(path, descriptor);
 }
 
+absl::StatusOr<OutputFile> OutputFile::Append(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) return Failure(errno, "write", path);
+  return OutputFile(path, descriptor);
+}
+
 OutputFile::OutputFile(OutputFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),

@@ -37,6 +37,8 @@ class OutputFile {
   // A new file in the place of whatever had its name, which is unlinked: what an old link led to
   // stays as it was. FAILED_PRECONDITION: a directory has the name.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
+  // An old file goes on at its end.
+  static absl::StatusOr<OutputFile> Append(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
   ~OutputFile();  // closes without any promise about the disk
@@ -45,7 +47,8 @@ class OutputFile {
   absl::Status Write(absl::string_view text);
   // What was written is on the disk when this returns OK. Once, at the end.
   absl::Status SyncAndClose();
-  int64_t bytes_written() const { return bytes_written_; }
+  const std::string& path() const { return path_; }
+  int64_t bytes_written() const { return bytes_written_; }  // by this object
 
  private:
   OutputFile(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}

@@ -1,9 +1,11 @@
 #include "launch/command_prepare_data.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -96,10 +98,15 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
   int64_t left = train_tokens;
   for (const std::string& path : inputs) {
     std::ifstream input(path, std::ios::binary);
-    if (!input) return absl::InvalidArgumentError(absl::StrCat("--input: cannot open ", path));
+    if (!input) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--input: cannot open ", path, ": ", std::strerror(errno)));
+    }
     while (input) {
       input.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-      if (input.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
+      if (input.bad()) {
+        return absl::DataLossError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+      }
       const int64_t count = input.gcount(), for_train = std::min(left, count);
       const absl::Span<const char> bytes = absl::MakeConstSpan(chunk.data(), count);
       if (absl::Status s = train.WriteTokens(bytes.subspan(0, for_train)); !s.ok()) return s;

@@ -9,7 +9,6 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/file.h"
 
 namespace twinstream {
 namespace {
@@ -51,8 +50,8 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options)
   if (absl::Status s = MakeDirectories(options.directory); !s.ok()) return s;
   const std::string path = absl::StrCat(options.directory, "/metrics.jsonl");
   if (absl::Status s = DropLinesBeyond(options.resumed_step, path); !s.ok()) return s;
-  std::ofstream lines(path, std::ios::binary | std::ios::app);
-  if (!lines) return absl::InternalError(absl::StrCat("cannot write ", path));
+  absl::StatusOr<OutputFile> lines = OutputFile::Append(path);
+  if (!lines.ok()) return lines.status();
   std::optional<TfEventsWriter> events;
   if (options.tensorboard) {
     absl::StatusOr<TfEventsWriter> created = TfEventsWriter::Create(
@@ -60,12 +59,11 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options)
     if (!created.ok()) return created.status();
     events.emplace(*std::move(created));
   }
-  return MetricsWriter(path, std::move(lines), std::move(events));
+  return MetricsWriter(*std::move(lines), std::move(events));
 }
 
-MetricsWriter::MetricsWriter(std::string path, std::ofstream lines,
-                             std::optional<TfEventsWriter> events)
-    : path_(std::move(path)), lines_(std::move(lines)), events_(std::move(events)) {}
+MetricsWriter::MetricsWriter(OutputFile lines, std::optional<TfEventsWriter> events)
+    : lines_(std::move(lines)), events_(std::move(events)) {}
 
 absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   std::vector<Entry> entries = {
@@ -120,8 +118,7 @@ absl::Status MetricsWriter::WriteEntries(int64_t step, absl::Span<const Entry> e
     if (entry.scalar) scalars.push_back({entry.key, *entry.scalar});
   }
   absl::StrAppend(&line, "}\n");
-  lines_.write(line.data(), static_cast<std::streamsize>(line.size())).flush();
-  if (!lines_) return absl::InternalError(absl::StrCat("cannot write ", path_));
+  if (absl::Status s = lines_.Write(line); !s.ok()) return s;
   return events_ ? events_->Write(step, scalars) : absl::OkStatus();
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/file.h"
 #include "launch/tfevents.h"
 #include "proto/job.pb.h"
 
@@ -77,11 +77,10 @@ class MetricsWriter {
   static Entry Real(absl::string_view key, double value);
   static Entry Integers(absl::string_view key, absl::Span<const int64_t> values);
 
-  MetricsWriter(std::string path, std::ofstream lines, std::optional<TfEventsWriter> events);
+  MetricsWriter(OutputFile lines, std::optional<TfEventsWriter> events);
   absl::Status WriteEntries(int64_t step, absl::Span<const Entry> entries);
 
-  std::string path_;
-  std::ofstream lines_;
+  OutputFile lines_;
   std::optional<TfEventsWriter> events_;
 };
 

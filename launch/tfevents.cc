@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/crc32c.h"
-#include "core/file.h"
 
 namespace twinstream {
 namespace {
@@ -78,8 +77,9 @@ absl::StatusOr<TfEventsWriter> TfEventsWriter::Create(const std::string& directo
                                            seconds, HostName(), getpid());
   int number = 0;
   while (std::filesystem::exists(absl::StrCat(stem, number))) ++number;
-  const std::string path = absl::StrCat(stem, number);
-  TfEventsWriter writer(path, std::ofstream(path, std::ios::binary));
+  absl::StatusOr<OutputFile> file = OutputFile::Create(absl::StrCat(stem, number));
+  if (!file.ok()) return file.status();
+  TfEventsWriter writer(*std::move(file));
 
   std::string version = EventAt(0);
   AppendBytes(3, "brain.Event:2", version);
@@ -94,9 +94,6 @@ absl::StatusOr<TfEventsWriter> TfEventsWriter::Create(const std::string& directo
   if (absl::Status s = writer.WriteRecord(start); !s.ok()) return s;
   return writer;
 }
-
-TfEventsWriter::TfEventsWriter(std::string path, std::ofstream file)
-    : path_(std::move(path)), file_(std::move(file)) {}
 
 // message Summary { message Value { string tag = 1; float simple_value = 2; } repeated Value
 // value = 1; }
@@ -121,9 +118,7 @@ absl::Status TfEventsWriter::WriteRecord(absl::string_view event) {
   AppendLittleEndian(MaskedCrc(record), record);
   record.append(event.data(), event.size());
   AppendLittleEndian(MaskedCrc(event), record);
-  file_.write(record.data(), static_cast<std::streamsize>(record.size())).flush();
-  if (!file_) return absl::InternalError(absl::StrCat("cannot write ", path_));
-  return absl::OkStatus();
+  return file_.Write(record);
 }
 
 }  // namespace twinstream

@@ -4,13 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "core/file.h"
 
 namespace twinstream {
 
@@ -28,14 +29,13 @@ class TfEventsWriter {
   // One event, on the disk's way when this returns.
   absl::Status Write(int64_t step, absl::Span<const TaggedScalar> scalars);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
-  TfEventsWriter(std::string path, std::ofstream file);
+  explicit TfEventsWriter(OutputFile file) : file_(std::move(file)) {}
   absl::Status WriteRecord(absl::string_view event);
 
-  std::string path_;
-  std::ofstream file_;
+  OutputFile file_;
 };
 
 }  // namespace twinstream

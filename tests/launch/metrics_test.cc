@@ -1,8 +1,10 @@
 #include "launch/metrics.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -130,6 +132,20 @@ TEST_F(MetricsTest, AResumedRunDropsLaterLinesAndATornOne) {
   EXPECT_THAT(Text(), HasSubstr("}\n{\"step\": 4, "));
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ + "/tensorboard"), {}), 2);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2);  // no remains
+}
+
+// A limit on the size of files stands for a full disk.
+TEST_F(MetricsTest, ALineThatCannotBeWrittenNamesTheFileAndTheCause) {
+  MetricsWriter writer = Open(0);
+  rlimit limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // it would end the process
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const absl::Status status = writer.Write(Metrics(1));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(status.message(), "cannot write " + folder_ + "/metrics.jsonl: File too large");
 }
 
 TEST_F(MetricsTest, AFreshStartBeginsAnEmptyFile) {
