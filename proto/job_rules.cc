@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -101,12 +102,13 @@ constexpr FieldInterval kIntervals[] = {
     {"runtime.threads", {0, 4096, "from 0 (chosen by the program) to 4096"}},
 };
 
-double NumberOf(const Message& message, const FieldDescriptor* field) {
+// Integers stay integers: 2^53 + 1 is no double and would be rounded into an interval.
+std::variant<int64_t, double> NumberOf(const Message& message, const FieldDescriptor* field) {
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
-      return message.GetReflection()->GetInt32(message, field);
+      return int64_t{message.GetReflection()->GetInt32(message, field)};
     case FieldDescriptor::CPPTYPE_INT64:
-      return static_cast<double>(message.GetReflection()->GetInt64(message, field));
+      return int64_t{message.GetReflection()->GetInt64(message, field)};
     case FieldDescriptor::CPPTYPE_DOUBLE:
       return message.GetReflection()->GetDouble(message, field);
     default:
@@ -114,12 +116,14 @@ double NumberOf(const Message& message, const FieldDescriptor* field) {
   }
 }
 
-// An integer with all its digits.
-std::string DigitsOf(const Message& message, const FieldDescriptor* field) {
-  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64) {
-    return absl::StrCat(message.GetReflection()->GetInt64(message, field));
-  }
-  return absl::StrFormat("%.10g", NumberOf(message, field));
+std::string DigitsOf(int64_t value) { return absl::StrCat(value); }
+std::string DigitsOf(double value) { return absl::StrFormat("%.10g", value); }
+
+template <typename Number>
+void CheckNumber(Number value, const FieldInterval& rule, Problems* problems) {
+  const auto [least, most, text] = rule.interval;
+  if (value >= static_cast<Number>(least) && value <= static_cast<Number>(most)) return;
+  Add(problems, "%s = %s: it must be %s", rule.path, DigitsOf(value), text);
 }
 
 // Looks at fields that are set: a default is right, and a required field that is missing is
@@ -133,10 +137,7 @@ void CheckInterval(const JobSpec& job, const FieldInterval& rule, Problems* prob
       message = &message->GetReflection()->GetMessage(*message, field);
       continue;
     }
-    const double value = NumberOf(*message, field);
-    if (value >= rule.interval.least && value <= rule.interval.most) return;
-    Add(problems, "%s = %s: it must be %s", rule.path, DigitsOf(*message, field),
-        rule.interval.text);
+    std::visit([&](auto value) { CheckNumber(value, rule, problems); }, NumberOf(*message, field));
   }
 }
 
@@ -317,8 +318,7 @@ void TraceRules(const JobSpec& job, Problems* problems) {
   if (of_a_step == 0 || traced <= kMostSpans / of_a_step) return;
   Add(problems,
       "metrics.trace_steps = \"%s\" are %d steps of %d micro-batches x %d stages per rank: about "
-      "%d "
-      "spans, but at most %d are kept; trace %d steps at most",
+      "%d spans, but at most %d are kept; trace %d steps at most",
       text, traced, micro_batches, job.parallel().virtual_stages(), Product({traced, of_a_step}),
       kMostSpans, kMostSpans / of_a_step);
 }

@@ -88,6 +88,17 @@ TEST(JobRulesTest, IntegersArePrintedWithAllDigits) {
               ElementsAre(HasSubstr("metrics.every_steps = -9223372036854775807: it must be")));
 }
 
+TEST(JobRulesTest, IntegersBeyondABoundAreNotRoundedToIt) {
+  EXPECT_THAT(JobProblems(With("checkpoint { every_steps: 9007199254740992 }"), 1), IsEmpty());
+  for (const char* field : {"train.steps", "metrics.every_steps", "checkpoint.every_steps"}) {
+    const std::string change =
+        absl::StrCat(absl::StrReplaceAll(field, {{".", " { "}}), ": 9007199254740993 }");
+    EXPECT_THAT(JobProblems(With(change), 1),
+                ::testing::Contains(HasSubstr(absl::StrCat(field, " = 9007199254740993: it must"))))
+        << field;
+  }
+}
+
 TEST(JobRulesTest, APatienceOfLessThanASecondIsRefused) {
   EXPECT_THAT(JobProblems(With("runtime { timeout_seconds: 1 }"), 1), IsEmpty());
   EXPECT_THAT(JobProblems(With("runtime { timeout_seconds: 0.5 }"), 1),
