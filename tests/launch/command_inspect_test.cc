@@ -1,7 +1,9 @@
 #include "launch/command_inspect.h"
 
+#include <filesystem>
 #include <fstream>
 
+#include "absl/strings/str_split.h"
 #include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -16,7 +18,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::SaveState;
+using ::testing::StartsWith;
 using testing::TemporaryDirectory;
+using ::testing::UnorderedElementsAre;
 
 struct Outcome {
   absl::Status status;
@@ -59,6 +63,32 @@ TEST(CommandInspectTest, DamageIsNamedAndFails) {
               AllOf(HasSubstr("shard_00001.safetensors"), HasSubstr("tensor up.weight"),
                     Not(HasSubstr("embedding"))));
   EXPECT_THAT(outcome.printed, AllOf(HasSubstr("DAMAGED"), HasSubstr("whole       NO")));
+}
+
+TEST(CommandInspectTest, AFileThatIsLostIsNamedOnceAndDigestsOfOthersStillCount) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 7, 3, 1).ok());
+  const std::string step = directory.Path("step_000000007");
+  const Manifest manifest = *ReadManifest(step);
+  const auto path = [&](int file) { return step + "/" + manifest.file(file).name(); };
+  const StoredTensor& tensor = *FindTensor(manifest, "up.weight");
+  ASSERT_EQ(tensor.box_size(), 3);
+  std::filesystem::remove(path(tensor.box(0).file()));
+  std::filesystem::resize_file(path(tensor.box(1).file()), 9);
+  std::string shard = *ReadFile(path(tensor.box(2).file()));
+  shard[static_cast<size_t>(tensor.box(2).offset())] ^= 1;
+  std::ofstream(path(tensor.box(2).file()), std::ios::binary) << shard;
+  const Outcome outcome = Inspect({step});
+  EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDataLoss);
+  const std::vector<std::string> lines = absl::StrSplit(outcome.status.message(), '\n');
+  EXPECT_THAT(lines, UnorderedElementsAre(
+                         step + " is not whole:",
+                         AllOf(StartsWith("cannot open " + path(tensor.box(0).file())),
+                               HasSubstr("No such file"), HasSubstr("; tensors in it: ")),
+                         AllOf(StartsWith(path(tensor.box(1).file()) + " has 9 bytes instead of"),
+                               HasSubstr("; tensors in it: ")),
+                         HasSubstr(": tensor up.weight, box ")));
+  EXPECT_THAT(outcome.printed, AllOf(HasSubstr(":67, 0:4]  DAMAGED"), HasSubstr("whole       NO")));
 }
 
 TEST(CommandInspectTest, TwoLayoutsOfTheSameStateAreIdentical) {
