@@ -36,7 +36,7 @@ struct StepMetrics {
   int64_t tokens = 0;  // trained on after this step, since the first
   double tokens_per_second = 0;
   double step_seconds = 0;
-  double model_flops_utilization = 0;  // of the peak, 0 to 1
+  double model_flops_utilization = 0;  // of the peak
   int64_t memory_bytes = 0;            // of the rank that uses most
   std::optional<MoeMetrics> moe = std::nullopt;
   int64_t skipped_steps = 0;  // written once there are any
