@@ -50,6 +50,10 @@ constexpr size_t kAny = std::numeric_limits<size_t>::max();
 constexpr Flag kOverride = {"override", "TEXTPROTO",
                             "text-format protobuf merged over the job, lists replaced; repeatable",
                             &CommandLine::overrides};
+constexpr Flag kSavedOverride = {
+    "override", "TEXTPROTO",
+    "text-format protobuf merged over the job stored in the checkpoint, lists replaced; repeatable",
+    &CommandLine::overrides};
 constexpr Flag kResume = {"resume", "none|auto|DIR",
                           "none (default): start afresh, refused where checkpoints are; auto: go "
                           "on from the newest whole one, if any; DIR: from that one",
@@ -80,7 +84,7 @@ constexpr Flag kGenerateFlags[] = {
      &CommandLine::tokens, false, 0, kLargestCount},
     {"temperature", "T", "0: the likeliest token; default 1", &CommandLine::temperature},
     {"seed", "S", "of the random choices, default 1", &CommandLine::seed},
-    kOverride};
+    kSavedOverride};
 constexpr Flag kPrepareDataFlags[] = {
     {"input", "FILES", "in order: separated by commas, or the first here and more as arguments",
      &CommandLine::inputs, true},
@@ -91,9 +95,10 @@ constexpr Flag kPrepareDataFlags[] = {
 
 constexpr CommandEntry kCommands[] = {
     {Command::kTrain, "train", "JOB", 1, 1, kTrainFlags,
-     "train, under mpirun on its ranks, else on one"},
+     "train on the ranks of the job's layout: under mpirun, or alone if that is one"},
     {Command::kValidate, "validate", "JOB", 1, 1, kRanksFlags,
-     "every mistake of a job and its data files at once, once it reads as a job; needs no MPI"},
+     "every mistake of a job and its data files at once, once it reads as a job; needs no MPI and "
+     "does not look at the host (cards, memory)"},
     {Command::kVerify, "verify", "JOB", 1, 1, kVerifyFlags,
      "under mpirun: compare three updates on the job's layout with one rank's"},
     {Command::kPlan, "plan", "JOB", 1, 1, kRanksFlags,
@@ -104,14 +109,19 @@ constexpr CommandEntry kCommands[] = {
      1,
      2,
      {},
-     "what is in a checkpoint, which layout wrote it, whether it is whole; or two compared, with "
-     "exit code 0 also when they differ"},
+     "what is in a checkpoint (a step directory, or a directory of them: then its latest), which "
+     "layout wrote it, whether it is whole (exit code 1 if not); or two compared, with exit code 0 "
+     "also when they differ"},
     {Command::kExport, "export", "CHECKPOINT", 1, 1, kExportFlags,
-     "write a checkpoint's weights for others to read"},
+     "write the weights of a checkpoint (a step directory, or a directory of them: then its "
+     "latest) for others to read"},
     {Command::kEvaluate, "evaluate", "JOB", 1, 1, kEvaluateFlags,
-     "loss over all validation windows, under mpirun on its ranks, else on one"},
+     "loss over all validation windows, on the ranks of the job's layout: under mpirun, or alone "
+     "if that is one"},
     {Command::kGenerate, "generate", "", 0, 0, kGenerateFlags,
-     "print a prompt and its continuation, under mpirun or on one rank"},
+     "print a prompt and its continuation: alone on one rank whatever the checkpoint's layout, "
+     "under mpirun on a multiple of its tensor x context x pipeline (with experts: x expert) "
+     "ranks"},
     {Command::kPrepareData, "prepare-data", "", 0, kAny, kPrepareDataFlags,
      "turn text files into token files"},
 };
