@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "core/file.h"
 #include "core/maximum.h"
 #include "core/safetensors.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -101,15 +100,9 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
 std::map<int, std::string> FaultsOfFiles(const CheckpointReader& reader) {
   std::map<int, std::string> faults;
   for (int k = 0; k < reader.manifest().file_size(); ++k) {
-    const ShardFile& shard = reader.manifest().file(k);
-    const std::string path = absl::StrCat(reader.step_directory(), "/", shard.name());
-    const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
-    if (!file.ok()) {
-      faults[k] = std::string(file.status().message());
-    } else if (static_cast<int64_t>(file->bytes().size()) != shard.bytes()) {
-      faults[k] =
-          absl::StrCat(path, " has ", file->bytes().size(), " bytes instead of ", shard.bytes());
-    }
+    const absl::Status status =
+        OpenShard(reader.step_directory(), reader.manifest().file(k)).status();
+    if (!status.ok()) faults[k] = std::string(status.message());
   }
   return faults;
 }
@@ -120,17 +113,6 @@ int TensorsIn(int file, const Manifest& manifest) {
         return std::any_of(tensor.box().begin(), tensor.box().end(),
                            [&](const StoredBox& box) { return box.file() == file; });
       }));
-}
-
-// Without the boxes of those files.
-Manifest WithoutFiles(Manifest manifest, const std::map<int, std::string>& files) {
-  for (StoredTensor& tensor : *manifest.mutable_tensor()) {
-    auto* boxes = tensor.mutable_box();
-    boxes->erase(std::remove_if(boxes->begin(), boxes->end(),
-                                [&](const StoredBox& box) { return files.count(box.file()) > 0; }),
-                 boxes->end());
-  }
-  return manifest;
 }
 
 absl::Status InspectOne(const std::string& path) {
@@ -146,14 +128,16 @@ absl::Status InspectOne(const std::string& path) {
   for (const auto& [file, fault] : lost) {
     faults.push_back(absl::StrCat(fault, "; tensors in it: ", TensorsIn(file, manifest)));
   }
-  const Manifest readable = WithoutFiles(manifest, lost);
-  for (int k = 0; k < manifest.tensor_size(); ++k) {
-    const StoredTensor& tensor = manifest.tensor(k);
-    const absl::Status status = reader->Verify(readable.tensor(k));
-    const bool whole = status.ok() && readable.tensor(k).box_size() == tensor.box_size();
+  for (const StoredTensor& tensor : manifest.tensor()) {
+    bool whole = true;
+    for (const StoredBox& box : tensor.box()) {
+      const bool is_lost = lost.count(box.file()) > 0;
+      const absl::Status status = is_lost ? absl::OkStatus() : reader->Verify(tensor, box);
+      if (!status.ok()) faults.push_back(std::string(status.message()));
+      whole = whole && !is_lost && status.ok();
+    }
     absl::PrintF("%-*s  %s %s  %s%s\n", width, tensor.name(), tensor.dtype(),
                  ShapeOf(tensor).ToString(), BoxesText(tensor), whole ? "" : "  DAMAGED");
-    if (!status.ok()) faults.push_back(std::string(status.message()));
   }
   if (faults.empty()) {
     absl::PrintF("whole       yes: every file is there and every digest matches\n");

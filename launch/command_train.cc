@@ -16,6 +16,7 @@
 #include "launch/resume.h"
 #include "launch/training_loop.h"
 #include "models/context.h"
+#include "parallel/checkpoint.h"
 #include "parallel/collectives.h"
 #include "parallel/initial_weights.h"
 #include "proto/job_resume.h"
@@ -103,6 +104,11 @@ double PeakFlops(Runtime& runtime, Device& device, const JobSpec& job) {
   return AllReduceValue(runtime.world(), MeasurePeakFlops(device, extent, dtype), Reduction::kSum);
 }
 
+// Names the field.
+absl::Status OfInitialWeights(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("train.initial_weights: ", status.message()));
+}
+
 // Weights from the checkpoint, from train.initial_weights or from the seed.
 absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, const Start& start) {
   if (!start.point.fresh()) {
@@ -113,9 +119,9 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
     trainer.InitializeWeights();
     return absl::OkStatus();
   }
-  return AgreeOnStatus(runtime.world(),
-                       LoadInitialWeights(path, ModelTensors(trainer.model_parameters()),
-                                          trainer.WeightPieces(), device));
+  return AgreeOnStatus(runtime.world(), OfInitialWeights(LoadInitialWeights(
+                                            path, ModelTensors(trainer.model_parameters()),
+                                            trainer.WeightPieces(), device)));
 }
 
 // A directory that cannot be written is found before the first step, and before anything is made.
@@ -213,10 +219,8 @@ absl::StatusOr<Session> OpenSession(Runtime& runtime, const Start& start) {
   if (!room.ok()) return room;
   if (const std::string& path = start.job.train().initial_weights();
       !path.empty() && start.point.fresh()) {
-    absl::Status fits = CheckInitialWeights(path, ModelTensors(trainer->model_parameters()));
-    if (!fits.ok()) {
-      fits = absl::Status(fits.code(), absl::StrCat("train.initial_weights: ", fits.message()));
-    }
+    const absl::Status fits =
+        OfInitialWeights(CheckInitialWeights(path, ModelTensors(trainer->model_parameters())));
     if (absl::Status s = AgreeOnStatus(runtime.world(), fits); !s.ok()) return s;
   }
   // Their operands take memory that the trainer takes later.
@@ -235,6 +239,12 @@ absl::Status OnceStarted(const absl::Status& status) {
   return status.ok() || absl::IsCancelled(status) ? status : absl::InternalError(status.message());
 }
 
+void SayWarnings(Runtime& runtime, const Start& start) {
+  for (const std::string& warning : start.point.warnings) {
+    Say(runtime, absl::StrCat("warning: ", warning));
+  }
+}
+
 absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
   Introduce(runtime, *session.trainer, session.data.train, session.device->name(),
             session.peak_flops);
@@ -244,9 +254,7 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
         "--mca oob_tcp_keepalive_time 2 --mca oob_tcp_keepalive_intvl 1 "
         "--mca oob_tcp_keepalive_probes 3 (docs/cluster.md)");
   }
-  for (const std::string& warning : start.point.warnings) {
-    Say(runtime, absl::StrCat("warning: ", warning));
-  }
+  SayWarnings(runtime, start);
   for (const std::string& change : start.changes) {
     Say(runtime, absl::StrCat("changed since the checkpoint: ", change));
   }
@@ -264,8 +272,10 @@ absl::Status Train(Runtime& runtime, const Start& start, Session& session) {
 
 // There is nothing left to do, unless what was done is lost.
 absl::Status Complete(Runtime& runtime, const Start& start) {
-  const absl::Status status = VerifyContents(runtime.world(), start.point.step_directory);
+  ActivityScope doing("reading of a checkpoint");
+  const absl::Status status = VerifyCheckpoint(start.point.step_directory, runtime.world());
   if (!status.ok()) return status;
+  SayWarnings(runtime, start);
   Say(runtime, absl::StrFormat("%s is complete: %s has all of %d steps", start.job.name(),
                                start.point.step_directory, start.job.train().steps()));
   return absl::OkStatus();

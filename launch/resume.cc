@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 #include "parallel/checkpoint.h"
 #include "parallel/checkpoint_directory.h"
-#include "parallel/checkpoint_reader.h"
 #include "parallel/collectives.h"
 
 namespace twinstream {
@@ -22,7 +21,9 @@ absl::StatusOr<ResumePoint> Open(const std::string& checkpoint) {
 absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string& directory,
                                    absl::Span<const std::string> except) {
   if (resume == "none") {
-    if (!HasCheckpoints(directory)) return ResumePoint();
+    const absl::StatusOr<bool> has_checkpoints = HasCheckpoints(directory);
+    if (!has_checkpoints.ok()) return has_checkpoints.status();
+    if (!*has_checkpoints) return ResumePoint();
     return absl::FailedPreconditionError(
         absl::StrCat("checkpoint.directory ", directory,
                      " already holds checkpoints. Go on from them with --resume=auto, or give the "
@@ -57,17 +58,6 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
 
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint) {
   return AgreeOnPoint(runtime.world(), runtime.rank() == 0 ? Open(checkpoint) : ResumePoint());
-}
-
-absl::Status VerifyContents(Communicator& world, const std::string& step_directory) {
-  ActivityScope doing("reading of a checkpoint");
-  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(step_directory);
-  absl::Status status = reader.status();
-  for (int i = world.rank(); status.ok() && i < reader->manifest().tensor_size();
-       i += world.size()) {
-    status = reader->Verify(reader->manifest().tensor(i));
-  }
-  return AgreeOnStatus(world, status);
 }
 
 absl::Status LoadInto(Trainer& trainer, Communicator& world, Device& device,

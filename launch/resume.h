@@ -23,7 +23,8 @@ struct ResumePoint {
 
 // resume: none, auto or a checkpoint, as on the command line; directory: checkpoint.directory. With
 // `none`, FailedPrecondition when it holds a checkpoint already. `auto` passes over damaged ones
-// and those in `except`. Collective: rank 0 looks, all ranks get its answer.
+// and those in `except`, and fails on one that may be whole but cannot be read. Collective: rank 0
+// looks, all ranks get its answer.
 absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::string& resume,
                                               const std::string& directory,
                                               absl::Span<const std::string> except);
@@ -31,10 +32,6 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
 // What a checkpoint argument means: a step directory, or a directory of them, and whole.
 // Collective, in the same way.
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint);
-
-// OK if every digest of the checkpoint is right, else DataLoss. Collective: each rank reads some of
-// the tensors; the same status everywhere.
-absl::Status VerifyContents(Communicator& world, const std::string& step_directory);
 
 // Weights of the checkpoint and, for training, optimizer state, on every rank. DataLoss when what
 // is stored is damaged. Collective; the same status everywhere.

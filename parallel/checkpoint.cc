@@ -188,4 +188,17 @@ absl::Status LoadCheckpoint(const std::string& step_directory, absl::Span<const 
   return absl::OkStatus();
 }
 
+absl::Status VerifyCheckpoint(const std::string& step_directory, Communicator& world) {
+  absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(step_directory);
+  if (absl::Status s = AgreeOnStatus(world, reader.status()); !s.ok()) return s;
+  absl::Status status;
+  for (const StoredTensor& tensor : reader->manifest().tensor()) {
+    for (const StoredBox& box : tensor.box()) {
+      const bool mine = box.file() % world.size() == world.rank();
+      if (mine && status.ok()) status = reader->Verify(tensor, box);
+    }
+  }
+  return AgreeOnStatus(world, status);
+}
+
 }  // namespace twinstream

@@ -25,31 +25,42 @@ int64_t StepOf(absl::string_view name) {
   return is_step ? step : -1;
 }
 
-// Names of all entries; none if the directory cannot be read.
-std::vector<std::string> NamesIn(const std::string& directory) {
-  std::vector<std::string> names;
+// All entries; none if there is no such directory.
+absl::StatusOr<std::vector<std::filesystem::directory_entry>> EntriesOf(
+    const std::string& directory) {
+  std::vector<std::filesystem::directory_entry> entries;
   std::error_code error;
   std::filesystem::directory_iterator entry(directory, error);
   for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
-    names.push_back(entry->path().filename().string());
+    entries.push_back(*entry);
   }
-  return names;
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return absl::ErrnoToStatus(error.value(),
+                               absl::StrCat("cannot list the checkpoints in ", directory));
+  }
+  return entries;
 }
 
 // Steps of all step directories, highest first.
-std::vector<int64_t> StepsIn(const std::string& directory) {
+absl::StatusOr<std::vector<int64_t>> StepsIn(const std::string& directory) {
+  const auto entries = EntriesOf(directory);
+  if (!entries.ok()) return entries.status();
   std::vector<int64_t> steps;
-  for (const std::string& name : NamesIn(directory)) {
-    if (StepOf(name) >= 0) steps.push_back(StepOf(name));
+  for (const std::filesystem::directory_entry& entry : *entries) {
+    std::error_code error;
+    const int64_t step = StepOf(entry.path().filename().string());
+    if (step >= 0 && entry.is_directory(error)) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   return steps;
 }
 
-// The step that `latest` names, or -1 if it names none.
-int64_t LatestStep(const std::string& directory) {
+// The step that `latest` names, or -1 if there is none or it names none.
+absl::StatusOr<int64_t> LatestStep(const std::string& directory) {
   const absl::StatusOr<std::string> text = ReadFile(absl::StrCat(directory, "/latest"));
-  return text.ok() ? StepOf(absl::StripAsciiWhitespace(*text)) : -1;
+  if (absl::IsNotFound(text.status())) return -1;
+  if (!text.ok()) return text.status();
+  return StepOf(absl::StripAsciiWhitespace(*text));
 }
 
 }  // namespace
@@ -62,17 +73,18 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat("there is no checkpoint directory ", path));
   }
-  const int64_t step = LatestStep(path);
-  if (step < 0) {
+  const absl::StatusOr<int64_t> step = LatestStep(path);
+  if (!step.ok()) return step.status();
+  if (*step < 0) {
     return absl::NotFoundError(absl::StrCat(
         path,
         " is no checkpoint: it has neither manifest.textproto nor a file `latest` that names "
         "a step directory; give a step directory (step_...)"));
   }
-  const std::string step_directory = absl::StrCat(path, "/", StepName(step));
+  const std::string step_directory = absl::StrCat(path, "/", StepName(*step));
   if (!std::filesystem::is_directory(step_directory, error)) {
     return absl::NotFoundError(
-        absl::StrCat(path, "/latest names ", StepName(step),
+        absl::StrCat(path, "/latest names ", StepName(*step),
                      ", which is not there; give a step directory (step_...)"));
   }
   return step_directory;
@@ -82,26 +94,23 @@ absl::StatusOr<Manifest> CheckWhole(const std::string& step_directory) {
   absl::StatusOr<Manifest> manifest = ReadManifest(step_directory);
   if (!manifest.ok()) return manifest;
   for (const ShardFile& file : manifest->file()) {
-    const std::string path = absl::StrCat(step_directory, "/", file.name());
-    std::error_code error;
-    const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-    if (error) return absl::DataLossError(absl::StrCat(path, ": ", error.message()));
-    if (bytes != static_cast<std::uintmax_t>(file.bytes())) {
-      return absl::DataLossError(
-          absl::StrCat(path, " has ", bytes, " bytes instead of ", file.bytes()));
-    }
+    if (absl::Status s = OpenShard(step_directory, file).status(); !s.ok()) return s;
   }
   return manifest;
 }
 
 absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
                                             absl::Span<const std::string> except) {
-  std::vector<int64_t> steps = StepsIn(directory);
-  if (const int64_t latest = LatestStep(directory); latest >= 0) {
-    std::stable_partition(steps.begin(), steps.end(), [=](int64_t step) { return step <= latest; });
+  absl::StatusOr<std::vector<int64_t>> steps = StepsIn(directory);
+  if (!steps.ok()) return steps.status();
+  const absl::StatusOr<int64_t> latest = LatestStep(directory);
+  if (!latest.ok()) return latest.status();
+  if (*latest >= 0) {
+    std::stable_partition(steps->begin(), steps->end(),
+                          [&](int64_t step) { return step <= *latest; });
   }
   NewestWhole found;
-  for (int64_t step : steps) {
+  for (int64_t step : *steps) {
     const std::string step_directory = absl::StrCat(directory, "/", StepName(step));
     if (std::find(except.begin(), except.end(), step_directory) != except.end()) continue;
     absl::StatusOr<Manifest> manifest = CheckWhole(step_directory);
@@ -115,8 +124,8 @@ absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
           manifest.status().code(),
           absl::StrCat("checkpoint ", step_directory,
                        " may be whole but cannot be read: ", manifest.status().message(),
-                       "; go on with the program that wrote it, name an older one (--resume=DIR), "
-                       "or give the run another checkpoint.directory"));
+                       "; make it readable or, if another version wrote it, go on with that; or "
+                       "name an older one (--resume=DIR)"));
     }
     found.warnings.push_back(
         absl::StrCat("checkpoint ", step_directory,
@@ -126,24 +135,34 @@ absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
 }
 
 absl::Status RemoveLeftovers(const std::string& directory) {
-  for (const std::string& name : NamesIn(directory)) {
+  const auto entries = EntriesOf(directory);
+  if (!entries.ok()) return entries.status();
+  for (const std::filesystem::directory_entry& entry : *entries) {
+    const std::string name = entry.path().filename().string();
     if (!absl::StartsWith(name, ".tmp_step_")) continue;
     if (absl::Status s = RemoveTree(absl::StrCat(directory, "/", name)); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
-bool HasCheckpoints(const std::string& directory) { return !StepsIn(directory).empty(); }
+absl::StatusOr<bool> HasCheckpoints(const std::string& directory) {
+  const absl::StatusOr<std::vector<int64_t>> steps = StepsIn(directory);
+  if (!steps.ok()) return steps.status();
+  return !steps->empty();
+}
 
 absl::Status PruneCheckpoints(const std::string& directory, int64_t keep, int64_t keep_every) {
   if (keep == 0) return absl::OkStatus();
-  const int64_t latest = LatestStep(directory);
+  const absl::StatusOr<int64_t> latest = LatestStep(directory);
+  if (!latest.ok()) return latest.status();
+  const absl::StatusOr<std::vector<int64_t>> steps = StepsIn(directory);
+  if (!steps.ok()) return steps.status();
   int64_t kept = 0;
-  for (int64_t step : StepsIn(directory)) {
+  for (int64_t step : *steps) {
     const std::string step_directory = absl::StrCat(directory, "/", StepName(step));
-    if (latest >= 0 && step > latest) continue;
+    if (*latest >= 0 && step > *latest) continue;
     if (!CheckWhole(step_directory).ok()) continue;
-    if (kept++ < keep || step == latest) continue;
+    if (kept++ < keep || step == *latest) continue;
     if (keep_every > 0 && step % keep_every == 0) continue;
     // Renamed first: a removal cut short leaves no half checkpoint.
     const std::string doomed = absl::StrCat(directory, "/.tmp_", StepName(step));

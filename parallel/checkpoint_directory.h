@@ -1,5 +1,6 @@
 // The directory of a run's checkpoints: step_%09d per checkpoint, `latest`, and .tmp_step_%09d
-// while one is written. Local to the calling rank.
+// while one is written. Local to the calling rank. A directory that does not exist holds none; one
+// that cannot be listed is an error of all these functions.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
 absl::Status RemoveLeftovers(const std::string& directory);
 
 // True if the directory holds any step directory, whole or not.
-bool HasCheckpoints(const std::string& directory);
+absl::StatusOr<bool> HasCheckpoints(const std::string& directory);
 
 // Removes old whole checkpoints: keeps the `keep` newest (0: all) and those whose step `keep_every`
 // divides (0: none), always what `latest` names and the newest whole one. Steps beyond `latest`

@@ -81,6 +81,19 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory) {
   return manifest;
 }
 
+absl::StatusOr<MappedFile> OpenShard(const std::string& step_directory, const ShardFile& shard) {
+  const std::string path = absl::StrCat(step_directory, "/", shard.name());
+  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (absl::IsNotFound(file.status()) || absl::IsInvalidArgument(file.status())) {
+    return absl::DataLossError(file.status().message());
+  }
+  if (file.ok() && static_cast<int64_t>(file->bytes().size()) != shard.bytes()) {
+    return absl::DataLossError(
+        absl::StrCat(path, " has ", file->bytes().size(), " bytes instead of ", shard.bytes()));
+  }
+  return file;
+}
+
 bool IsModelTensor(absl::string_view name) {
   return !absl::StartsWith(name, "adam_m.") && !absl::StartsWith(name, "adam_v.");
 }
@@ -99,27 +112,25 @@ CheckpointReader::CheckpointReader(std::string step_directory, Manifest manifest
 absl::StatusOr<const std::byte*> CheckpointReader::Fetch(const StoredTensor& tensor,
                                                          const StoredBox& stored) {
   const ShardFile& shard = manifest_.file(stored.file());
-  const std::string path = absl::StrCat(step_directory_, "/", shard.name());
-  const auto lost = [&](absl::string_view why) {
-    return absl::DataLossError(absl::StrCat(path, ": tensor ", tensor.name(), ", box ",
-                                            BoxOf(stored).ToString(), ": ", why));
+  const auto box = [&] {
+    return absl::StrCat("tensor ", tensor.name(), ", box ", BoxOf(stored).ToString(), ": ");
   };
   std::unique_ptr<MappedFile>& file = files_[static_cast<size_t>(stored.file())];
   if (file == nullptr) {
-    absl::StatusOr<MappedFile> opened = MappedFile::Open(path);
-    if (!opened.ok()) return lost(opened.status().message());
+    absl::StatusOr<MappedFile> opened = OpenShard(step_directory_, shard);
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(), absl::StrCat(box(), opened.status().message()));
+    }
     file = std::make_unique<MappedFile>(*std::move(opened));
-  }
-  if (static_cast<int64_t>(file->bytes().size()) != shard.bytes()) {
-    return lost(
-        absl::StrCat("the file has ", file->bytes().size(), " bytes instead of ", shard.bytes()));
   }
   const int64_t bytes = BoxOf(stored).elements() * SizeOf(*DTypeNamed(tensor.dtype()));
   const auto content =
       file->bytes().subspan(static_cast<size_t>(stored.offset()), static_cast<size_t>(bytes));
   if (verified_.count(&stored) == 0) {
     if (ExtendCrc32c(0, content) != stored.crc32c()) {
-      return lost("the stored bytes do not match their digest; they were changed or damaged");
+      return absl::DataLossError(
+          absl::StrCat(file->path(), ": ", box(),
+                       "the stored bytes do not match their digest; they were changed or damaged"));
     }
     verified_.insert(&stored);
   }
@@ -139,11 +150,8 @@ absl::Status CheckpointReader::Read(const StoredTensor& tensor, const Box& neede
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::Verify(const StoredTensor& tensor) {
-  for (const StoredBox& stored : tensor.box()) {
-    if (absl::Status s = Fetch(tensor, stored).status(); !s.ok()) return s;
-  }
-  return absl::OkStatus();
+absl::Status CheckpointReader::Verify(const StoredTensor& tensor, const StoredBox& box) {
+  return Fetch(tensor, box).status();
 }
 
 }  // namespace twinstream

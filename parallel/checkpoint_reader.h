@@ -19,6 +19,9 @@ namespace twinstream {
 // The manifest of a step directory, its own digest and CheckManifest passed. NOT_FOUND: there is
 // none; DATA_LOSS: it is damaged; FAILED_PRECONDITION: another version of the program wrote it.
 absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory);
+// One of its shards, mapped in full size. DATA_LOSS: there is none, or one of another size; other
+// errors: it cannot be read.
+absl::StatusOr<MappedFile> OpenShard(const std::string& step_directory, const ShardFile& shard);
 // The manifest's text, digest included; what ReadManifest reads.
 std::string ManifestText(Manifest manifest);
 
@@ -33,11 +36,11 @@ class CheckpointReader {
   const std::string& step_directory() const { return step_directory_; }
   const Manifest& manifest() const { return manifest_; }
 
-  // Fills `to` (host memory, row-major) with box `needed` of the tensor. DATA_LOSS names file,
-  // tensor and box when a shard is missing or too short or a digest does not match.
+  // Fills `to` (host memory, row-major) with box `needed` of the tensor. Errors of OpenShard, and
+  // DATA_LOSS when a digest does not match; both name file, tensor and box.
   absl::Status Read(const StoredTensor& tensor, const Box& needed, absl::Span<std::byte> to);
-  // The digests of all the tensor's boxes.
-  absl::Status Verify(const StoredTensor& tensor);
+  // The digest of one box; errors of Read.
+  absl::Status Verify(const StoredTensor& tensor, const StoredBox& box);
 
  private:
   CheckpointReader(std::string step_directory, Manifest manifest);

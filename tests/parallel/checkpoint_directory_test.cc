@@ -1,5 +1,7 @@
 #include "parallel/checkpoint_directory.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +17,7 @@
 #include "core/file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "parallel/checkpoint_reader.h"
 #include "tests/testing/checkpoint_state.h"
 #include "tests/testing/temporary_directory.h"
 
@@ -33,10 +36,10 @@ TEST(CheckpointDirectoryTest, ACheckpointIsAStepDirectoryOrWhatLatestNames) {
   const auto code = [&](const std::string& path) { return FindCheckpoint(path).status().code(); };
   EXPECT_EQ(code(directory.Path("absent")), absl::StatusCode::kNotFound);
   EXPECT_EQ(code(directory.path()), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(HasCheckpoints(directory.path()));
+  EXPECT_FALSE(HasCheckpoints(directory.path()).value());
   ASSERT_TRUE(SaveState(directory.path(), 1, 1, 1).ok());
   ASSERT_TRUE(SaveState(directory.path(), 2, 1, 2).ok());
-  EXPECT_TRUE(HasCheckpoints(directory.path()));
+  EXPECT_TRUE(HasCheckpoints(directory.path()).value());
   EXPECT_EQ(*FindCheckpoint(directory.path()), directory.Path("step_000000002"));
   EXPECT_EQ(*FindCheckpoint(directory.Path("step_000000001")), directory.Path("step_000000001"));
   for (const char* latest : {"", "step_000000009\n", "../x\n", "step_2\n"}) {
@@ -94,6 +97,46 @@ TEST(CheckpointDirectoryTest, OneOfAnotherVersionIsAnErrorNotPassedOver) {
     const std::vector<std::string> except = {directory.Path("step_000000002")};
     EXPECT_EQ(FindNewestWhole(directory.path(), except)->manifest.step(), 1) << theirs;
   }
+}
+
+TEST(CheckpointDirectoryTest, WhatCannotBeListedIsNotEmpty) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.Path("checkpoints");
+  ASSERT_TRUE(ReplaceFile(path, "a file").ok());
+  EXPECT_THAT(std::string(FindNewestWhole(path, {}).status().message()), HasSubstr(path));
+  EXPECT_FALSE(HasCheckpoints(path).ok());
+  EXPECT_FALSE(RemoveLeftovers(path).ok());
+  EXPECT_FALSE(PruneCheckpoints(path, 1, 0).ok());
+}
+
+// Every file is there, but none can be opened.
+TEST(CheckpointDirectoryTest, WhatCannotBeReadIsNotDamaged) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 1, 1, 1).ok());
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int last = open("/dev/null", O_RDONLY);  // the lowest descriptor that is free
+  const rlimit none_free = {static_cast<rlim_t>(last) + 1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none_free), 0);
+  const ShardFile shard = [] {
+    ShardFile file;
+    file.set_name("shard_00000.safetensors");
+    return file;
+  }();
+  const absl::Status status = OpenShard(directory.Path("step_000000001"), shard).status();
+  const absl::Status newest = FindNewestWhole(directory.path(), {}).status();
+  setrlimit(RLIMIT_NOFILE, &before);
+  close(last);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Too many open files"));
+  EXPECT_FALSE(absl::IsDataLoss(status));
+  EXPECT_FALSE(newest.ok());
+}
+
+TEST(CheckpointDirectoryTest, AFileNamedLikeAStepIsNoCheckpoint) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 1, 1, 1).ok());
+  ASSERT_TRUE(ReplaceFile(directory.Path("step_000000002"), "").ok());
+  EXPECT_EQ(FindNewestWhole(directory.path(), {})->manifest.step(), 1);
 }
 
 // A run that was resumed from an older step goes on from its own last one, or its own before that.

@@ -228,6 +228,33 @@ TEST(CheckpointTest, OneRankWithoutTheDirectoryFailsAllRanksByName) {
   EXPECT_TRUE(NamesIn(directory.Path("here")).empty());
 }
 
+TEST(CheckpointTest, OneDamagedShardFailsTheVerificationOfAllRanks) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 1, 3, 1).ok());
+  const std::string step = directory.Path("step_000000001");
+  const auto verify = [&] {
+    std::vector<absl::Status> statuses(2);
+    testing::RunRanks(2, [&](Transport& transport) {
+      HostCommunicator world(transport, GridGroup::kWorld, {0, 1});
+      statuses[static_cast<size_t>(transport.rank())] = VerifyCheckpoint(step, world);
+    });
+    return statuses;
+  };
+  for (const absl::Status& status : verify()) EXPECT_EQ(status, absl::OkStatus());
+  for (const char* shard :
+       {"/shard_00000.safetensors", "/shard_00001.safetensors", "/shard_00002.safetensors"}) {
+    const std::string whole = ReadFile(step + shard).value();
+    std::string damaged = whole;
+    damaged.back() = static_cast<char>(damaged.back() ^ 1);
+    ASSERT_TRUE(ReplaceFile(step + shard, damaged).ok());
+    for (const absl::Status& status : verify()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+      EXPECT_THAT(std::string(status.message()), HasSubstr(shard));
+    }
+    ASSERT_TRUE(ReplaceFile(step + shard, whole).ok());
+  }
+}
+
 TEST(CheckpointTest, AnElementThatNobodyOwnsFailsAllRanks) {
   const TemporaryDirectory directory;
   const std::unique_ptr<Device> device = *MakeDevice("cpu");
