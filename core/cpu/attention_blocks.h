@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/activation_type.h"
 #include "core/cpu/product_panels.h"
 #include "core/cpu/vector_math.h"
 #include "core/ops.h"
@@ -134,8 +135,8 @@ class HeadRows {
   template <class F>
   void With(int64_t t, F f) const {
     const int64_t offset = first_ + t * steps_.row;
-    if (dtype_ == DType::kBF16) return f(reinterpret_cast<BFloat16*>(data_) + offset);
-    f(reinterpret_cast<float*>(data_) + offset);
+    WithActivationType(
+        dtype_, [&]<class T>(std::type_identity<T>) { f(reinterpret_cast<T*>(data_) + offset); });
   }
 
   std::byte* data_;

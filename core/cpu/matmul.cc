@@ -173,14 +173,13 @@ struct Cut {
   int64_t begin, end;
 };
 
-// A dense panel <- rows [0, rows) and columns [0, columns) of a matrix at `from`.
-void Widen(const BFloat16* from, int64_t stride, int64_t rows, int64_t columns, float* panel) {
+// As CopyRows, on all threads.
+template <class To, class From>
+void ParallelCopyRows(int64_t rows, int64_t columns, const From* from, int64_t from_stride, To* to,
+                      int64_t to_stride) {
   ParallelRows(rows, GrainFor(columns), [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      VectorLoop(columns, [to = panel + row * columns, source = from + row * stride](int64_t j) {
-        to[j] = source[j];
-      });
-    }
+    CopyRows(end - begin, columns, from + begin * from_stride, from_stride, to + begin * to_stride,
+             to_stride);
   });
 }
 
@@ -190,19 +189,8 @@ Panel Widened(Tensor matrix, const Cut& cut, float* memory) {
   const int64_t first = cut.rows ? cut.begin * stride : cut.begin;
   if (matrix.dtype() == DType::kF32) return {matrix.As<float>() + first, stride};
   const int64_t rows = cut.rows ? size : matrix.dim(0), columns = cut.rows ? stride : size;
-  Widen(matrix.As<BFloat16>() + first, stride, rows, columns, memory);
+  ParallelCopyRows(rows, columns, matrix.As<BFloat16>() + first, stride, memory, columns);
   return {memory, columns};
-}
-
-// Rows [0, rows) and columns [0, columns) of a matrix at `to` <- a dense panel.
-void Round(const float* panel, int64_t rows, int64_t columns, BFloat16* to, int64_t stride) {
-  ParallelRows(rows, GrainFor(columns), [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      VectorLoop(columns, [target = to + row * stride, from = panel + row * columns](int64_t j) {
-        target[j] = from[j];
-      });
-    }
-  });
 }
 
 // Through float32 copies of what is bf16, a panel of each matrix at a time: the copies take a few
@@ -244,7 +232,8 @@ class WidenedProduct {
     const int64_t first = rows.begin * request_.N + columns.begin;
     const bool rounds = out.dtype() == DType::kBF16;
     if (rounds && request_.options.accumulate) {
-      Widen(out.As<BFloat16>() + first, request_.N, rows.size(), columns.size(), out_memory_);
+      ParallelCopyRows(rows.size(), columns.size(), out.As<BFloat16>() + first, request_.N,
+                       out_memory_, columns.size());
     }
     const Panel target =
         rounds ? Panel{out_memory_, columns.size()} : Panel{out.As<float>() + first, request_.N};
@@ -258,7 +247,8 @@ class WidenedProduct {
                     .threads = omp_get_max_threads()},
                    target.data, a.data, b.data);
     if (rounds) {
-      Round(target.data, rows.size(), columns.size(), out.As<BFloat16>() + first, request_.N);
+      ParallelCopyRows(rows.size(), columns.size(), target.data, target.stride,
+                       out.As<BFloat16>() + first, request_.N);
     }
   }
 

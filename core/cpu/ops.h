@@ -8,8 +8,7 @@ namespace twinstream {
 
 // What computes products.
 enum class ProductKernels {
-  kAvx2,  // float32: PackedProduct where it pays, else oneDNN; bf16: the same on float32 copies of
-          // the operands, a panel at a time
+  kAvx2,    // PackedProduct where it pays, else oneDNN in float32: on copies of what is bf16
   kAvx512,  // oneDNN: its kernels of float32 and of bf16
 };
 

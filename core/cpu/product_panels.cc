@@ -83,10 +83,8 @@ template <class T>
 LeftOperand PackLeftOf(const ProductOperand& a, Range rows, Range depth, float* to) {
   if (!a.transposed) {
     // Rows a power of two apart would take each other's place in the first-level cache.
-    for (int64_t i = 0; i < rows.size(); ++i) {
-      VectorLoop(depth.size(), [from = a.Element<T>(rows.begin + i, depth.begin),
-                                row = to + i * depth.size()](int64_t k) { row[k] = from[k]; });
-    }
+    CopyRows(rows.size(), depth.size(), a.Element<T>(rows.begin, depth.begin), a.stride, to,
+             depth.size());
     return LeftOperand::Rows(to, depth.size());
   }
   const LeftOperand tiles = LeftOperand::Tiles(to, depth.size());

@@ -19,6 +19,18 @@ void VectorLoop(int64_t count, F f) {
   for (int64_t j = 0; j < count; ++j) f(j);
 }
 
+// to <- from, [rows, columns] each, converted: exactly, or rounded to bf16. Strides are elements
+// from row to row.
+template <class To, class From>
+void CopyRows(int64_t rows, int64_t columns, const From* from, int64_t from_stride, To* to,
+              int64_t to_stride) {
+  for (int64_t i = 0; i < rows; ++i) {
+    VectorLoop(columns, [row = from + i * from_stride, to_row = to + i * to_stride](int64_t j) {
+      to_row[j] = row[j];
+    });
+  }
+}
+
 // Combines f(j) over j in [0, count), starting from `neutral`, in an order that depends on count
 // alone. f(j) may also write, as in VectorLoop. The lanes are combined by halves: one after another
 // they would wait for each other, which costs a row of a head more than all the rest.

@@ -136,7 +136,7 @@ TEST(PackedProduct, EqualsTheDoubleReferenceInEveryForm) {
   for (const ProductSizes& sizes :
        {ProductSizes{1, 1, 1}, ProductSizes{5, 15, 7}, ProductSizes{6, 16, 8},
         ProductSizes{67, 33, 320}, ProductSizes{7, 17, 1 << 14}, ProductSizes{61, 1041, 321},
-        ProductSizes{130, 64, 645}, ProductSizes{967, 18, 9}}) {
+        ProductSizes{130, 64, 645}, ProductSizes{967, 18, 325}}) {
     const auto [M, N, K] = sizes;
     ForEachTypes([&, M = M, N = N, K = K](DType a_type, DType b_type) {
       const std::vector<float> a = RandomFloats(M * K, 1, a_type),

@@ -28,8 +28,9 @@ TEST(ProductTest, EveryOptionAndOddSizesMatchTheReference) {
 }
 
 TEST(ProductTest, Bf16MatricesInEveryPlaceMatchTheReference) {
-  for (const ProductSize& size : {ProductSize{1, 1, 1}, ProductSize{5, 1, 9},
-                                  ProductSize{17, 33, 65}, ProductSize{13, 67, 128}}) {
+  for (const ProductSize& size :
+       {ProductSize{1, 1, 1}, ProductSize{5, 1, 9}, ProductSize{17, 33, 65},
+        ProductSize{13, 67, 128}, ProductSize{70, 67, 33}}) {
     for (const MatmulOptions& options : AllMatmulOptions()) {
       ExpectBf16Products(TestedOps(), size, options);
     }
