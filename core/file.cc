@@ -73,17 +73,14 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<OutputFile> OutputFile::Create(const std::string& path) {
-  // Not written through: a link's target and a second name's file are not ours, a pipe never ends.
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) {
-    const int error = errno;
-    struct stat status;
-    const bool directory = lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
-    if (!directory) return Failure(error, "remove the old", path);
-    return absl::FailedPreconditionError(absl::StrCat(
-        "cannot create ", path, ": a directory of that name is there; move it away or remove it"));
+  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  int descriptor = open(path.c_str(), flags, 0666);
+  if (descriptor < 0 && errno == EEXIST) {
+    // Not written through: a link's target and a second name's file are not ours, a pipe never
+    // ends.
+    if (absl::Status s = RemoveFile(path); !s.ok()) return s;
+    descriptor = open(path.c_str(), flags, 0666);
   }
-  const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  const int descriptor = open(path.c_str(), flags, 0666);
   if (descriptor < 0) return Failure(errno, "create", path);
   return OutputFile(path, descriptor);
 }
@@ -146,7 +143,7 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
   if (status.ok()) status = file->SyncAndClose();
   if (status.ok()) status = Rename(temporary, path);
   if (status.ok()) return SyncDirectory(ParentOf(path));
-  unlink(temporary.c_str());
+  RemoveFile(temporary).IgnoreError();
   return status;
 }
 
@@ -198,6 +195,20 @@ absl::Status ReplaceDirectory(const std::string& from, const std::string& to) {
   }
   if (absl::Status s = SyncDirectory(ParentOf(to)); !s.ok()) return s;
   return exchanged ? RemoveTree(from) : absl::OkStatus();
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) == 0) return absl::OkStatus();
+  const int error = errno;
+  // Looked up here: a read-only file system refuses before it looks whether there is a file.
+  struct stat status;
+  if (lstat(path.c_str(), &status) != 0) {
+    const bool none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG;
+    return none ? absl::OkStatus() : Failure(error, "remove", path);
+  }
+  if (!S_ISDIR(status.st_mode)) return Failure(error, "remove", path);
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": a directory of that name is in the way; move it away or remove it"));
 }
 
 absl::Status RemoveTree(const std::string& path) {

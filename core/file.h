@@ -34,8 +34,8 @@ class MappedFile {
 // A file that is written at its end. Move-only.
 class OutputFile {
  public:
-  // A new file in the place of whatever had its name, which is unlinked: what an old link led to
-  // stays as it was. FAILED_PRECONDITION: a directory has the name.
+  // A new file in the place of whatever had its name, which RemoveFile removes: what an old link
+  // led to stays as it was. FAILED_PRECONDITION: a directory has the name.
   static absl::StatusOr<OutputFile> Create(const std::string& path);
   // An old file goes on at its end.
   static absl::StatusOr<OutputFile> Append(const std::string& path);
@@ -71,6 +71,9 @@ absl::Status Rename(const std::string& from, const std::string& to);
 // `to` becomes what `from` was, and `from` is gone. An old directory `to` is exchanged in one step
 // where the file system can do that. The directories around both survive a crash (fsync).
 absl::Status ReplaceDirectory(const std::string& from, const std::string& to);
+// The file or link of that name, not what it leads to; fine if there is none. FAILED_PRECONDITION:
+// a directory, which stays.
+absl::Status RemoveFile(const std::string& path);
 // A file, or a directory with all it holds; fine if there is none.
 absl::Status RemoveTree(const std::string& path);
 

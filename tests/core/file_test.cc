@@ -1,12 +1,27 @@
 #include "core/file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 
 #include "tests/testing/temporary_directory.h"
+
+namespace {
+bool read_only = false;
+}  // namespace
+
+// In the C library's place: refuses like a read-only file system, which does not look for the file.
+extern "C" int unlink(const char* path) noexcept {
+  if (!read_only) return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, 0));
+  errno = EROFS;
+  return -1;
+}
 
 namespace twinstream {
 namespace {
@@ -79,6 +94,56 @@ TEST(FileTest, ADirectoryInThePlaceOfATemporaryFileIsNamedAndKept) {
   EXPECT_THAT(std::string(status.message()),
               ::testing::HasSubstr(directory.Path("file.tmp") + ": a directory of that name"));
   EXPECT_TRUE(std::filesystem::exists(directory.Path("file.tmp/kept")));
+}
+
+TEST(FileTest, AFileThatCannotBeCreatedIsNotCalledAnOldOne) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(ReplaceFile(directory.Path("file"), "text").ok());
+  for (const std::string& path : {directory.Path("file/below"), directory.Path("missing/below"),
+                                  directory.Path(std::string(256, 'a'))}) {
+    const absl::StatusOr<OutputFile> file = OutputFile::Create(path);
+    EXPECT_THAT(std::string(file.status().message()),
+                ::testing::StartsWith("cannot create " + path));
+  }
+}
+
+TEST(FileTest, OneFileOrLinkIsRemovedAndNothingElse) {
+  const TemporaryDirectory directory;
+  const std::string kept = directory.Path("kept"), path = directory.Path("path");
+  ASSERT_TRUE(MakeDirectories(kept + "/folder").ok());
+  ASSERT_TRUE(ReplaceFile(path, "text").ok());
+  EXPECT_EQ(RemoveFile(path), absl::OkStatus());
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::create_symlink(kept, path);
+  EXPECT_EQ(RemoveFile(path), absl::OkStatus());
+  EXPECT_FALSE(std::filesystem::is_symlink(path));
+  const absl::Status status = RemoveFile(kept);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              ::testing::StartsWith(kept + ": a directory of that name"));
+  EXPECT_TRUE(std::filesystem::exists(kept + "/folder"));
+}
+
+TEST(FileTest, ThereIsNothingToRemoveWhereThereCanBeNoFile) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(ReplaceFile(directory.Path("file"), "text").ok());
+  for (const std::string& path :
+       {directory.Path("missing"), directory.Path("missing/below"), directory.Path("file/below"),
+        directory.Path(std::string(256, 'a'))}) {
+    EXPECT_EQ(RemoveFile(path), absl::OkStatus());
+  }
+  EXPECT_EQ(*ReadFile(directory.Path("file")), "text");
+}
+
+TEST(FileTest, OnAReadOnlyFileSystemOnlyAFileThatIsThereCannotBeRemoved) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.Path("file");
+  ASSERT_TRUE(ReplaceFile(path, "text").ok());
+  read_only = true;
+  const absl::Status missing = RemoveFile(directory.Path("missing")), there = RemoveFile(path);
+  read_only = false;
+  EXPECT_EQ(missing, absl::OkStatus());
+  EXPECT_EQ(there.message(), "cannot remove " + path + ": Read-only file system");
 }
 
 TEST(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {
