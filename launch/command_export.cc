@@ -1,7 +1,5 @@
 #include "launch/command_export.h"
 
-#include <unistd.h>
-
 #include <utility>
 #include <vector>
 
@@ -63,7 +61,7 @@ absl::Status WritePart(CheckpointReader& reader, const Part& part, const std::st
   const std::string temporary = path + ".tmp";
   absl::Status status = WriteTensors(reader, part, temporary);
   if (status.ok()) status = Rename(temporary, path);
-  if (!status.ok()) unlink(temporary.c_str());  // not a directory that was in the way
+  if (!status.ok()) RemoveFile(temporary).IgnoreError();
   return status;
 }
 
@@ -93,7 +91,7 @@ absl::Status ExportWeights(const std::string& step_directory, const std::string&
   const std::string index = single + ".index.json";
   if (parts.size() == 1) {
     if (absl::Status s = WritePart(*reader, parts[0], single); !s.ok()) return s;
-    if (absl::Status s = RemoveTree(index); !s.ok()) return s;  // of an earlier export
+    if (absl::Status s = RemoveFile(index); !s.ok()) return s;  // of an earlier export
     return SyncDirectory(output);
   }
   std::vector<std::string> names;
@@ -103,7 +101,7 @@ absl::Status ExportWeights(const std::string& step_directory, const std::string&
     if (absl::Status s = WritePart(*reader, parts[i], path); !s.ok()) return s;
   }
   if (absl::Status s = ReplaceFile(index, IndexText(parts, names)); !s.ok()) return s;
-  return RemoveTree(single);  // of an earlier export; readers would prefer it
+  return RemoveFile(single);  // of an earlier export; readers would prefer it
 }
 
 absl::Status CommandExport(const std::string& checkpoint, const std::string& output,

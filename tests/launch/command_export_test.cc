@@ -97,12 +97,20 @@ TEST(CommandExportTest, ADamagedCheckpointLeavesNoFile) {
 TEST(CommandExportTest, ADirectoryInTheWayIsNamedAndKept) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(testing::SaveState(directory.Path("run"), 1, 2, 1).ok());
-  const std::string taken = directory.Path("out/model.safetensors.tmp");
-  fs::create_directories(taken + "/kept");
-  const absl::Status status =
-      CommandExport(directory.Path("run"), directory.Path("out"), "safetensors");
-  EXPECT_TRUE(absl::StrContains(status.message(), taken + ": a directory")) << status;
-  EXPECT_TRUE(fs::exists(taken + "/kept"));
+  const auto expect_kept = [&](const char* name, int64_t file_bytes) {
+    const std::string taken = directory.Path(name);
+    fs::create_directories(taken + "/kept");
+    const absl::Status status =
+        ExportWeights(directory.Path("run/step_000000001"), directory.Path("out"), file_bytes);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(absl::StrContains(status.message(), taken + ": a directory")) << status;
+    EXPECT_TRUE(fs::exists(taken + "/kept"));
+    fs::remove_all(directory.Path("out"));
+  };
+  expect_kept("out/model.safetensors.tmp", 1 << 20);
+  expect_kept("out/model.safetensors.index.json", 1 << 20);  // of no earlier export
+  expect_kept("out/model.safetensors.index.json.tmp", 300);
+  expect_kept("out/model.safetensors", 300);
 }
 
 TEST(CommandExportTest, WrongCallsAreRefusedByName) {
