@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -49,6 +48,15 @@ absl::StatusOr<int64_t> SizeOfInputs(const std::vector<std::string>& inputs) {
   return total;
 }
 
+// What one run writes; `validation` only where tokens are held out.
+struct OutputPaths {
+  std::string train, validation, summary;
+};
+
+OutputPaths OutputPathsOf(const std::string& prefix) {
+  return {prefix + ".bin", prefix + ".validation.bin", prefix + ".json"};
+}
+
 // What a file is written as.
 std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
 
@@ -57,13 +65,16 @@ class PendingFile {
  public:
   static absl::StatusOr<PendingFile> Create(const std::string& path) {
     absl::StatusOr<OutputFile> file = OutputFile::Create(TemporaryOf(path));
-    if (!file.ok()) return file.status();
+    if (!file.ok()) {
+      return absl::Status(file.status().code(),
+                          absl::StrCat("--output: ", file.status().message()));
+    }
     return PendingFile(path, *std::move(file));
   }
   PendingFile(PendingFile&& other) noexcept
       : path_(std::exchange(other.path_, "")), file_(std::move(other.file_)) {}
   ~PendingFile() {
-    if (!path_.empty()) std::remove(TemporaryOf(path_).c_str());
+    if (!path_.empty()) RemoveFile(TemporaryOf(path_)).IgnoreError();
   }
 
   absl::Status Write(absl::string_view text) { return file_.Write(text); }
@@ -105,7 +116,8 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
     while (input) {
       input.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
       if (input.bad()) {
-        return absl::DataLossError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+        return absl::DataLossError(
+            absl::StrCat("--input: cannot read ", path, ": ", std::strerror(errno)));
       }
       const int64_t count = input.gcount(), for_train = std::min(left, count);
       const absl::Span<const char> bytes = absl::MakeConstSpan(chunk.data(), count);
@@ -123,21 +135,19 @@ absl::Status WriteTokens(const std::vector<std::string>& inputs, int64_t train_t
 // Of what is written: renaming over a directory would fail once other files are in place.
 absl::Status CheckAreNoDirectories(const std::vector<std::string>& outputs) {
   for (const std::string& output : outputs) {
-    for (const std::string& file : {output, TemporaryOf(output)}) {
-      std::error_code error;  // what is not there is no directory
-      if (!std::filesystem::is_directory(std::filesystem::symlink_status(file, error))) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("--output: ", file,
-                       " is a directory; move it away or remove it, or give another --output"));
-    }
+    std::error_code error;  // what is not there is no directory
+    if (!std::filesystem::is_directory(std::filesystem::symlink_status(output, error))) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("--output: ", output,
+                     " is a directory; move it away or remove it, or give another --output"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckOverwritesNoInput(const std::vector<std::string>& inputs,
                                     const std::string& output_prefix) {
-  for (const char* suffix : {".bin", ".validation.bin", ".json"}) {
-    const std::string output = absl::StrCat(output_prefix, suffix);
+  const OutputPaths paths = OutputPathsOf(output_prefix);
+  for (const std::string& output : {paths.train, paths.validation, paths.summary}) {
     for (const std::string& file : {output, TemporaryOf(output)}) {
       for (const std::string& input : inputs) {
         std::error_code error;  // an output that is not there is no input
@@ -182,13 +192,11 @@ absl::Status CheckArguments(const std::vector<std::string>& inputs,
 // All files are begun before the first takes its name: what cannot be made leaves none of them.
 absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_tokens,
                         int64_t validation_tokens, const std::string& output_prefix) {
-  const std::string train_path = absl::StrCat(output_prefix, ".bin");
-  const std::string validation_path = absl::StrCat(output_prefix, ".validation.bin");
-  const std::string summary_path = absl::StrCat(output_prefix, ".json");
-  std::vector<std::string> outputs = {train_path, summary_path};
+  const OutputPaths paths = OutputPathsOf(output_prefix);
+  std::vector<std::string> outputs = {paths.train, paths.summary};
   if (validation_tokens > 0) {
-    outputs.push_back(validation_path);
-  } else if (absl::Status s = CheckNoStaleValidation(validation_path); !s.ok()) {
+    outputs.push_back(paths.validation);
+  } else if (absl::Status s = CheckNoStaleValidation(paths.validation); !s.ok()) {
     return s;
   }
   if (absl::Status s = CheckAreNoDirectories(outputs); !s.ok()) return s;
@@ -196,13 +204,13 @@ absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_to
   const std::string parent = std::filesystem::path(output_prefix).parent_path().string();
   const std::string directory = parent.empty() ? "." : parent;
   if (absl::Status s = MakeDirectories(directory); !s.ok()) return s;
-  absl::StatusOr<PendingFile> train = PendingFile::Create(train_path);
+  absl::StatusOr<PendingFile> train = PendingFile::Create(paths.train);
   if (!train.ok()) return train.status();
-  absl::StatusOr<PendingFile> summary = PendingFile::Create(summary_path);
+  absl::StatusOr<PendingFile> summary = PendingFile::Create(paths.summary);
   if (!summary.ok()) return summary.status();
   std::optional<PendingFile> validation;
   if (validation_tokens > 0) {
-    absl::StatusOr<PendingFile> created = PendingFile::Create(validation_path);
+    absl::StatusOr<PendingFile> created = PendingFile::Create(paths.validation);
     if (!created.ok()) return created.status();
     validation.emplace(*std::move(created));
   }
@@ -210,14 +218,15 @@ absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_to
   const std::string text = absl::StrFormat(
       "{\"tokens\": %d, \"vocabulary\": 256, \"tokenizer\": \"bytes\"}\n", train_tokens);
   if (absl::Status s = summary->Write(text); !s.ok()) return s;
-  for (PendingFile* file : {validation ? &*validation : nullptr, &*train, &*summary}) {
-    if (file == nullptr) continue;
+  std::vector<PendingFile*> files = {&*train, &*summary};
+  if (validation) files.insert(files.begin(), &*validation);
+  for (PendingFile* file : files) {
     if (absl::Status s = file->Commit(); !s.ok()) return s;
   }
   if (absl::Status s = SyncDirectory(directory); !s.ok()) return s;
   absl::PrintF(
-      "%s: %d tokens%s (u16, vocabulary 256)\n", train_path, train_tokens,
-      validation ? absl::StrFormat("; %s: %d tokens", validation_path, validation_tokens) : "");
+      "%s: %d tokens%s (u16, vocabulary 256)\n", paths.train, train_tokens,
+      validation ? absl::StrFormat("; %s: %d tokens", paths.validation, validation_tokens) : "");
   return absl::OkStatus();
 }
 

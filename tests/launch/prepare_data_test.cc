@@ -1,11 +1,15 @@
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "core/token_dataset.h"
@@ -13,10 +17,29 @@
 #include "gtest/gtest.h"
 #include "launch/command_prepare_data.h"
 
+namespace {
+// A path that cannot be read.
+std::string unreadable;
+
+bool Leads(int descriptor, const std::string& path) {
+  std::error_code error;
+  const std::string link = "/proc/self/fd/" + std::to_string(descriptor);
+  return !path.empty() && std::filesystem::read_symlink(link, error) == path;
+}
+}  // namespace
+
+// In the C library's place: a disk that has lost what is at the path.
+extern "C" ssize_t read(int descriptor, void* buffer, size_t size) {
+  if (!Leads(descriptor, unreadable)) return syscall(SYS_read, descriptor, buffer, size);
+  errno = EIO;
+  return -1;
+}
+
 namespace twinstream {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using ::testing::UnorderedElementsAre;
 
 class PrepareDataTest : public ::testing::Test {
@@ -149,22 +172,25 @@ TEST_F(PrepareDataTest, AnInputIsNotOverwritten) {
 
 TEST_F(PrepareDataTest, NothingIsWrittenWhereADirectoryIsInTheWayOfOneOutput) {
   const std::string good = Write("good.txt", "some text");
-  for (const char* name : {"out.bin", "out.validation.bin", "out.json", "out.bin.tmp",
-                           "out.validation.bin.tmp", "out.json.tmp"}) {
-    std::filesystem::create_directory(Path(name));
-    const absl::Status status = CommandPrepareData({good}, Path("out"), "bytes", 0.5);
-    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()),
-                HasSubstr("--output: " + Path(name) + " is a directory"));
-    EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", name));
-    std::filesystem::remove(Path(name));
+  for (const std::string name : {"out.bin", "out.validation.bin", "out.json"}) {
+    for (const auto& [taken, message] : {std::pair(name, " is a directory"),
+                                         std::pair(name + ".tmp", ": a directory of that name")}) {
+      std::filesystem::create_directory(Path(taken));
+      const absl::Status status = CommandPrepareData({good}, Path("out"), "bytes", 0.5);
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+      EXPECT_THAT(std::string(status.message()), StartsWith("--output: " + Path(taken) + message));
+      EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", taken));
+      std::filesystem::remove(Path(taken));
+    }
   }
 }
 
 TEST_F(PrepareDataTest, ANameThatIsTooLongForOneOutputAloneLeavesNone) {
   const std::string good = Write("good.txt", "some text");
   const std::string prefix(255 - std::string(".json.tmp").size() + 1, 'a');  // fits with .bin.tmp
-  EXPECT_FALSE(CommandPrepareData({good}, Path(prefix), "bytes", 0).ok());
+  const absl::Status status = CommandPrepareData({good}, Path(prefix), "bytes", 0);
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("--output: cannot create " + Path(prefix) + ".json.tmp"));
   EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt"));
 }
 
@@ -187,6 +213,15 @@ TEST_F(PrepareDataTest, AFailureKeepsTheOldFilesAndLeavesNoTemporaryOnes) {
   EXPECT_FALSE(CommandPrepareData({good}, Path("out"), "bytes", 0.5).ok());
   EXPECT_EQ(Read("out.bin"), "old");
   EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", "out.bin", "out.validation.bin.tmp"));
+}
+
+TEST_F(PrepareDataTest, AnInputThatCannotBeReadIsNamed) {
+  const std::string good = Write("good.txt", "some text");
+  unreadable = good;
+  const absl::Status status = CommandPrepareData({good}, Path("out"), "bytes", 0);
+  unreadable.clear();
+  EXPECT_EQ(status.message(), "--input: cannot read " + good + ": Input/output error");
+  EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt"));
 }
 
 }  // namespace
