@@ -60,7 +60,7 @@ OutputPaths OutputPathsOf(const std::string& prefix) {
 // What a file is written as.
 std::string TemporaryOf(const std::string& path) { return path + ".tmp"; }
 
-// A file that exists under its name only once Commit has been called.
+// A file that exists under its name only once Sync and Commit have been called.
 class PendingFile {
  public:
   static absl::StatusOr<PendingFile> Create(const std::string& path) {
@@ -87,8 +87,8 @@ class PendingFile {
                                            tokens.size() * sizeof(uint16_t)));
   }
 
+  absl::Status Sync() { return file_.SyncAndClose(); }
   absl::Status Commit() {
-    if (absl::Status s = file_.SyncAndClose(); !s.ok()) return s;
     if (absl::Status s = Rename(TemporaryOf(path_), path_); !s.ok()) return s;
     path_.clear();
     return absl::OkStatus();
@@ -189,7 +189,8 @@ absl::Status CheckArguments(const std::vector<std::string>& inputs,
   return absl::OkStatus();
 }
 
-// All files are begun before the first takes its name: what cannot be made leaves none of them.
+// All files are begun, and later on the disk, before the first takes its name: what cannot be made
+// or finds no room, which some disks say only then, leaves none of them.
 absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_tokens,
                         int64_t validation_tokens, const std::string& output_prefix) {
   const OutputPaths paths = OutputPathsOf(output_prefix);
@@ -220,6 +221,9 @@ absl::Status WriteFiles(const std::vector<std::string>& inputs, int64_t train_to
   if (absl::Status s = summary->Write(text); !s.ok()) return s;
   std::vector<PendingFile*> files = {&*train, &*summary};
   if (validation) files.insert(files.begin(), &*validation);
+  for (PendingFile* file : files) {
+    if (absl::Status s = file->Sync(); !s.ok()) return s;
+  }
   for (PendingFile* file : files) {
     if (absl::Status s = file->Commit(); !s.ok()) return s;
   }

@@ -18,8 +18,8 @@
 #include "launch/command_prepare_data.h"
 
 namespace {
-// A path that cannot be read.
-std::string unreadable;
+// Paths that the two functions below refuse.
+std::string unreadable, without_room;
 
 bool Leads(int descriptor, const std::string& path) {
   std::error_code error;
@@ -28,7 +28,13 @@ bool Leads(int descriptor, const std::string& path) {
 }
 }  // namespace
 
-// In the C library's place: a disk that has lost what is at the path.
+// In the C library's place: a disk that finds no room only when it has to write.
+extern "C" int fsync(int descriptor) {
+  if (!Leads(descriptor, without_room)) return static_cast<int>(syscall(SYS_fsync, descriptor));
+  errno = ENOSPC;
+  return -1;
+}
+
 extern "C" ssize_t read(int descriptor, void* buffer, size_t size) {
   if (!Leads(descriptor, unreadable)) return syscall(SYS_read, descriptor, buffer, size);
   errno = EIO;
@@ -213,6 +219,21 @@ TEST_F(PrepareDataTest, AFailureKeepsTheOldFilesAndLeavesNoTemporaryOnes) {
   EXPECT_FALSE(CommandPrepareData({good}, Path("out"), "bytes", 0.5).ok());
   EXPECT_EQ(Read("out.bin"), "old");
   EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", "out.bin", "out.validation.bin.tmp"));
+}
+
+TEST_F(PrepareDataTest, ADiskThatFindsNoRoomAtTheEndKeepsAllOldFiles) {
+  const std::string good = Write("good.txt", "some text");
+  const std::vector<std::string> names = {"out.bin", "out.validation.bin", "out.json"};
+  for (const std::string& name : names) Write(name, "old " + name);
+  for (const std::string& full : names) {
+    without_room = Path(full + ".tmp");
+    const absl::Status status = CommandPrepareData({good}, Path("out"), "bytes", 0.5);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(without_room), HasSubstr("No space left")));
+    for (const std::string& name : names) EXPECT_EQ(Read(name), "old " + name) << full;
+    EXPECT_THAT(FilesIn(""), UnorderedElementsAre("good.txt", names[0], names[1], names[2]));
+  }
+  without_room.clear();
 }
 
 TEST_F(PrepareDataTest, AnInputThatCannotBeReadIsNamed) {
