@@ -17,6 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// With the kernels of the instruction set that this machine is best at.
+std::unique_ptr<Device> MakeCpuDevice(int threads) {
+  return HasAvx512() ? avx512::MakeCpuDevice(threads) : avx2::MakeCpuDevice(threads);
+}
+
 // The CUDA backend's module: beside the program; one folder up, for the tests of a build; or in lib
 // beside an installed program's bin.
 absl::StatusOr<std::string> FindModule() {

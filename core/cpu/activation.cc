@@ -5,7 +5,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr int64_t kWorkPerElement = 16;  // operations of one sigmoid
@@ -66,4 +66,4 @@ void CpuOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
                      [=]<class T>(std::type_identity<T>) { Backward<T>(dup, dout, up); });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -7,7 +7,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 // What one update does with the weight that it has computed.
@@ -61,4 +61,4 @@ void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor 
   }
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

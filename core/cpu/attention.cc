@@ -1,7 +1,8 @@
 // Attention in blocks of query rows: a thread holds the scores of one block of one head, and
 // backward recomputes them from the saved log-sum-exp. The scores of a call are a causal triangle,
 // whose results are written, or a rectangle, whose results are merged with those of earlier calls.
-// Columns beyond a triangle's block's last row are never computed. All arithmetic is float32.
+// Columns beyond a triangle's block's last row are never computed. All arithmetic is float32, but
+// where there are products of bf16 P and dS are rounded to it before they are multiplied.
 //   S = q k' / sqrt(D)   P = softmax(S)   O = P v
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
@@ -13,43 +14,59 @@
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
-// Softmax of unscaled scores, in place but for the division: row i becomes exp(scale (s - max)),
-// inverse_sum[i] = 1 / its sum, lse[i] its log-sum-exp.
+// The end of a row of `elements` in whole factors.
+template <class Factor>
+int64_t EndInFactors(int64_t elements) {
+  return FactorsOf<Factor>(elements) * kFactorDepth<Factor>;
+}
+
+// Memory for rounded scores: those of float32 stay where they are.
+template <class Factor>
+ElementOf<Factor>* TakeRounded(const AttentionFrame& frame, Parts& parts, float* scores) {
+  if constexpr (std::is_same_v<Factor, float>) {
+    return scores;
+  } else {
+    return parts.Take<ElementOf<Factor>>(frame.scores());
+  }
+}
+
+// Softmax of unscaled scores but for the division: row i of p becomes exp(scale (s - max)),
+// inverse_sum[i] = 1 / its sum, lse[i] its log-sum-exp. p: as `scores`, which it may be.
+template <class Factor>
 void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* scores,
-                 float* inverse_sum, float* lse) {
+                 ElementOf<Factor>* p, float* inverse_sum, float* lse) {
   for (int64_t i = 0; i < block.rows(); ++i) {
     float* const row = scores + i * frame.score_stride;
+    ElementOf<Factor>* const p_row = p + i * frame.score_stride;
     const int64_t visible = block.Visible(i);
     const float largest = VectorMax(visible, [=](int64_t j) { return row[j]; });
     const float sum = VectorSum(visible, [=, scale = frame.scale](int64_t j) {
-      return row[j] = Exp(scale * (row[j] - largest));
+      const float exponential = Exp(scale * (row[j] - largest));
+      p_row[j] = exponential;
+      return exponential;
     });
-    std::fill(row + visible, row + block.keys(), 0.0F);
+    std::fill(p_row + visible, p_row + EndInFactors<Factor>(block.keys()), ElementOf<Factor>{});
     inverse_sum[i] = 1 / sum;
     lse[i] = frame.scale * largest + std::log(sum);
   }
 }
 
-// Unscaled scores become probabilities, and the gradients of the probabilities those of the
-// unscaled scores. delta[i] = sum of dO . O of row i.
-void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, const float* lse,
-                         const float* delta, float* scores, float* dscores) {
-  for (int64_t i = 0; i < block.rows(); ++i) {
-    float* const row = scores + i * frame.score_stride;
-    float* const drow = dscores + i * frame.score_stride;
-    const int64_t visible = block.Visible(i);
-    VectorLoop(visible,
-               [=, scale = frame.scale, row_lse = lse[i], row_delta = delta[i]](int64_t j) {
-                 const float p = Exp(scale * row[j] - row_lse);
-                 row[j] = p;
-                 drow[j] = p * (drow[j] - row_delta) * scale;
-               });
-    std::fill(row + visible, row + block.keys(), 0.0F);
-    std::fill(drow + visible, drow + block.keys(), 0.0F);
-  }
+// Unscaled scores of row i become probabilities, and the gradients of the probabilities those of
+// the unscaled scores. delta: sum of dO . O of the row.
+template <class Factor>
+void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& block, int64_t i, float lse,
+                        float delta, float* row, float* drow) {
+  const int64_t visible = block.Visible(i), end = EndInFactors<Factor>(block.keys());
+  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
+    const float p = Exp(scale * row[j] - lse);
+    row[j] = p;
+    drow[j] = p * (drow[j] - delta) * scale;
+  });
+  std::fill(row + visible, row + end, 0.0F);
+  std::fill(drow + visible, drow + end, 0.0F);
 }
 
 // One row's softmax (part / its sum) v over further keys, and their log-sum-exp, taken into the
@@ -62,6 +79,7 @@ void MergeRow(const HeadRows& out, int64_t t, const float* part, float inverse_s
   *lse = merged;
 }
 
+template <class Factor>
 void Forward(const AttentionShape& shape, const ScoreArea& area, const AttentionTensors& t) {
   const int64_t T = shape.sequence, H = shape.heads, K = shape.kv_heads;
   Check(K > 0 && H % K == 0, "%d query heads over %d key heads", H, K);
@@ -75,15 +93,16 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
   // Neighbouring items are blocks of one head: a thread packs keys and values once for them.
   ParallelRows(shape.batch * H * blocks, 1, [&](int64_t begin, int64_t end) {
     const int64_t floats =
-        2 * frame.panels() + 2 * frame.block_rows() + frame.scores() + 2 * kBlockRows;
+        2 * frame.panels() + 2 * frame.block_rows() + 2 * frame.scores() + 2 * kBlockRows;
     Parts parts(ThreadScratch<AttentionShape>(floats), floats);
-    float* const key_panels = parts.Take(frame.panels());
-    float* const value_panels = parts.Take(frame.panels());
-    float* const q_rows = parts.Take(frame.block_rows());
-    float* const out_rows = parts.Take(frame.block_rows());
-    float* const scores = parts.Take(frame.scores());
-    float* const inverse_sum = parts.Take(kBlockRows);
-    float* const block_lse = parts.Take(kBlockRows);
+    auto* const key_panels = parts.Take<Factor>(frame.panels() / kFactorDepth<Factor>);
+    auto* const value_panels = parts.Take<Factor>(frame.panels() / kFactorDepth<Factor>);
+    auto* const q_rows = parts.Take<ElementOf<Factor>>(frame.block_rows());
+    auto* const out_rows = parts.Take<float>(frame.block_rows());
+    auto* const scores = parts.Take<float>(frame.scores());
+    auto* const p = TakeRounded<Factor>(frame, parts, scores);
+    auto* const inverse_sum = parts.Take<float>(kBlockRows);
+    auto* const block_lse = parts.Take<float>(kBlockRows);
     int64_t packed = -1;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t b = item / blocks / H, h = item / blocks % H, kv = h / (H / K);
@@ -94,9 +113,10 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
       }
       const ScoreBlock block = area.At(item % blocks);
       ReadBlock(frame, block, queries.Of(b, h), q_rows);
-      Scores(frame, block, q_rows, key_panels, scores);
-      SoftmaxRows(frame, block, scores, inverse_sum, block_lse);
-      SumOverKeys(frame, block, scores, value_panels, {.data = out_rows, .stride = frame.padded_D});
+      Scores<Factor>(frame, block, q_rows, key_panels, scores);
+      SoftmaxRows<Factor>(frame, block, scores, p, inverse_sum, block_lse);
+      SumOverKeys<Factor>(frame, block, p, value_panels,
+                          {.data = out_rows, .stride = frame.padded_D});
       const HeadRows out = outputs.Of(b, h);
       for (int64_t i = 0; i < block.rows(); ++i) {
         const float* const row = out_rows + i * frame.padded_D;
@@ -125,7 +145,71 @@ void EndSums(const AttentionFrame& frame, const HeadRows& gradients, const float
   }
 }
 
+// P and dS of a block as operands of products. Columns are rows of factors along the block's rows.
+template <class Factor>
+struct ScoreOperands {
+  ScoreOperands(const AttentionFrame& frame, Parts& parts)
+      : scores(parts.Take<float>(frame.scores())), dscores(parts.Take<float>(frame.scores())) {
+    ds_rows = TakeRounded<Factor>(frame, parts, dscores);
+    if constexpr (std::is_same_v<Factor, float>) {
+      p_columns = scores;
+      ds_columns = dscores;
+    } else {
+      p_columns = parts.Take<Factor>(frame.scores() / kFactorDepth<Factor>);
+      ds_columns = parts.Take<Factor>(frame.scores() / kFactorDepth<Factor>);
+    }
+  }
+
+  // Fills the operands from rows i and i + 1 of scores and dscores.
+  void RoundPair(const AttentionFrame& frame, int64_t i, int64_t keys) const {
+    const int64_t stride = frame.score_stride;
+    const float *const p = scores + i * stride, *const ds = dscores + i * stride;
+    BFloat16* const rounded = ds_rows + i * stride;
+    BFloat16Pair *const p_pairs = p_columns + i / 2 * stride, *const ds_pairs =
+                                                                  ds_columns + i / 2 * stride;
+    VectorLoop(keys, [=](int64_t j) {
+      const BFloat16 first = RoundToBFloat16(ds[j]), second = RoundToBFloat16(ds[j + stride]);
+      rounded[j] = first;
+      rounded[j + stride] = second;
+      ds_pairs[j] = Pair(first, second);
+      p_pairs[j] = Pair(RoundToBFloat16(p[j]), RoundToBFloat16(p[j + stride]));
+    });
+  }
+
+  float *scores, *dscores;  // [block rows, keys]
+  ElementOf<Factor>* ds_rows;
+  Factor *p_columns, *ds_columns;
+
+ private:
+  static BFloat16Pair Pair(BFloat16 first, BFloat16 second) {
+    return {first.bits | uint32_t{second.bits} << 16};
+  }
+};
+
+// Unscaled scores and the gradients of probabilities become P and dS. delta[i] = sum of dO . O of
+// row i.
+template <class Factor>
+void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, const float* lse,
+                         const float* delta, const ScoreOperands<Factor>& operands) {
+  for (int64_t i = 0; i < block.rows(); ++i) {
+    SoftmaxRowBackward<Factor>(frame, block, i, lse[i], delta[i],
+                               operands.scores + i * frame.score_stride,
+                               operands.dscores + i * frame.score_stride);
+    if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+      const int64_t end = EndInFactors<Factor>(block.keys());
+      if (i + 1 == block.rows() && i % 2 == 0) {
+        std::fill_n(operands.scores + (i + 1) * frame.score_stride, end, 0.0F);
+        std::fill_n(operands.dscores + (i + 1) * frame.score_stride, end, 0.0F);
+        operands.RoundPair(frame, i, end);
+      } else if (i % 2 == 1) {
+        operands.RoundPair(frame, i - 1, end);
+      }
+    }
+  }
+}
+
 // The gradients of one key/value head, and of all query heads that look at it.
+template <class Factor>
 class BackwardGroup {
  public:
   BackwardGroup(const AttentionFrame& frame, const AttentionShape& shape, const AttentionTensors& t,
@@ -148,19 +232,22 @@ class BackwardGroup {
 
   void Run(int64_t b, int64_t kv) const {
     const int64_t floats =
-        5 * frame_.panels() + 3 * frame_.block_rows() + 2 * frame_.scores() + kBlockRows;
+        5 * frame_.panels() + 5 * frame_.block_rows() + 4 * frame_.scores() + kBlockRows;
     Parts parts(ThreadScratch<AttentionShape>(floats), floats);
-    const Memory memory = {.key_columns = parts.Take(frame_.panels()),
-                           .value_columns = parts.Take(frame_.panels()),
-                           .key_rows = parts.Take(frame_.panels()),
-                           .dkeys = parts.Take(frame_.panels()),
-                           .dvalues = parts.Take(frame_.panels()),
-                           .q = parts.Take(frame_.block_rows()),
-                           .dout = parts.Take(frame_.block_rows()),
-                           .dq = parts.Take(frame_.block_rows()),
-                           .scores = parts.Take(frame_.scores()),
-                           .dscores = parts.Take(frame_.scores()),
-                           .delta = parts.Take(kBlockRows)};
+    const int64_t panels = frame_.panels() / kFactorDepth<Factor>,
+                  block_panels = frame_.block_rows() / kFactorDepth<Factor>;
+    const Memory memory = {.key_columns = parts.Take<Factor>(panels),
+                           .value_columns = parts.Take<Factor>(panels),
+                           .key_rows = parts.Take<Factor>(panels),
+                           .dkeys = parts.Take<float>(frame_.panels()),
+                           .dvalues = parts.Take<float>(frame_.panels()),
+                           .q_rows = parts.Take<ElementOf<Factor>>(frame_.block_rows()),
+                           .dout_rows = parts.Take<ElementOf<Factor>>(frame_.block_rows()),
+                           .q_panels = parts.Take<Factor>(block_panels),
+                           .dout_panels = parts.Take<Factor>(block_panels),
+                           .dq = parts.Take<float>(frame_.block_rows()),
+                           .operands = ScoreOperands<Factor>(frame_, parts),
+                           .delta = parts.Take<float>(kBlockRows)};
     PackTransposed(frame_, keys_.Of(b, kv), memory.key_columns);
     PackTransposed(frame_, values_.Of(b, kv), memory.value_columns);
     PackRows(frame_, keys_.Of(b, kv), memory.key_rows);
@@ -175,30 +262,36 @@ class BackwardGroup {
 
  private:
   struct Memory {
-    float *key_columns, *value_columns;  // PackTransposed
-    float* key_rows;                     // PackRows
-    float *dkeys, *dvalues;              // [keys, padded D]
-    float *q, *dout, *dq;                // [block rows, padded D]
-    float *scores, *dscores;
+    Factor *key_columns, *value_columns;   // PackTransposed
+    Factor* key_rows;                      // PackRows
+    float *dkeys, *dvalues;                // [keys, padded D]
+    ElementOf<Factor>*q_rows, *dout_rows;  // ReadBlock
+    Factor *q_panels, *dout_panels;        // PackBlock
+    float* dq;                             // [block rows, padded D]
+    ScoreOperands<Factor> operands;
     float* delta;  // [block rows]
   };
 
   void RunBlock(int64_t b, int64_t h, const ScoreBlock& block, const Memory& memory) const {
-    const HeadRows out = outputs_.Of(b, h), dq = dqueries_.Of(b, h);
-    ReadBlock(frame_, block, queries_.Of(b, h), memory.q);
-    ReadBlock(frame_, block, doutputs_.Of(b, h), memory.dout);
+    const HeadRows q = queries_.Of(b, h), out = outputs_.Of(b, h), dout = doutputs_.Of(b, h),
+                   dq = dqueries_.Of(b, h);
+    const ScoreOperands<Factor>& operands = memory.operands;
+    ReadBlock(frame_, block, q, memory.q_rows);
+    ReadBlock(frame_, block, dout, memory.dout_rows);
+    PackBlock(frame_, block, q, memory.q_panels);
+    PackBlock(frame_, block, dout, memory.dout_panels);
     for (int64_t i = 0; i < block.rows(); ++i) {
-      memory.delta[i] = out.Product(block.begin + i, memory.dout + i * frame_.padded_D);
+      memory.delta[i] = out.Product(block.begin + i, dout);
     }
-    Scores(frame_, block, memory.q, memory.key_columns, memory.scores);
-    Scores(frame_, block, memory.dout, memory.value_columns, memory.dscores);
+    Scores(frame_, block, memory.q_rows, memory.key_columns, operands.scores);
+    Scores(frame_, block, memory.dout_rows, memory.value_columns, operands.dscores);
     SoftmaxRowsBackward(frame_, block, lse_ + (b * H_ + h) * T_ + block.begin, memory.delta,
-                        memory.scores, memory.dscores);
-    AddOverRows(frame_, block, memory.scores, memory.dout, memory.dvalues);
-    AddOverRows(frame_, block, memory.dscores, memory.q, memory.dkeys);
+                        operands);
+    AddOverRows(frame_, block, operands.p_columns, memory.dout_panels, memory.dvalues);
+    AddOverRows(frame_, block, operands.ds_columns, memory.q_panels, memory.dkeys);
     const bool add = frame_.area.form == ScoreForm::kRectangle;
     if (add) ReadBlock(frame_, block, dq, memory.dq);
-    SumOverKeys(frame_, block, memory.dscores, memory.key_rows,
+    SumOverKeys(frame_, block, operands.ds_rows, memory.key_rows,
                 {.data = memory.dq, .stride = frame_.padded_D, .add = add});
     for (int64_t i = 0; i < block.rows(); ++i) {
       dq.Write(block.begin + i, memory.dq + i * frame_.padded_D, 1);
@@ -212,10 +305,11 @@ class BackwardGroup {
 };
 
 // The blocks of all query heads of a group add to the same dk and dv: one thread takes them all.
+template <class Factor>
 void Backward(const AttentionShape& shape, const ScoreArea& area, const AttentionTensors& t,
               const AttentionGradients& g) {
   const AttentionFrame frame(shape, area);
-  const BackwardGroup group(frame, shape, t, g);
+  const BackwardGroup<Factor> group(frame, shape, t, g);
   ParallelRows(shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t pair = begin; pair < end; ++pair) {
       group.Run(pair / shape.kv_heads, pair % shape.kv_heads);
@@ -223,26 +317,43 @@ void Backward(const AttentionShape& shape, const ScoreArea& area, const Attentio
   });
 }
 
+// f of the factors of products of q, k and v.
+template <class F>
+void WithFactor(const AttentionTensors& t, F f) {
+  if (t.q.dtype() == DType::kBF16) return f(std::type_identity<BFloat16Factor>());
+  return f(std::type_identity<float>());
+}
+
+void RunForward(const AttentionShape& shape, const ScoreArea& area, const AttentionTensors& t) {
+  WithFactor(t, [&]<class Factor>(std::type_identity<Factor>) { Forward<Factor>(shape, area, t); });
+}
+
+void RunBackward(const AttentionShape& shape, const ScoreArea& area, const AttentionTensors& t,
+                 const AttentionGradients& g) {
+  WithFactor(
+      t, [&]<class Factor>(std::type_identity<Factor>) { Backward<Factor>(shape, area, t, g); });
+}
+
 }  // namespace
 
 void CpuOps::AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const {
-  Forward(shape, ScoreArea::Triangle(shape.sequence), t);
+  RunForward(shape, ScoreArea::Triangle(shape.sequence), t);
 }
 
 void CpuOps::AttentionBackward(const AttentionShape& shape, const AttentionTensors& t,
                                const AttentionGradients& g) const {
-  Backward(shape, ScoreArea::Triangle(shape.sequence), t, g);
+  RunBackward(shape, ScoreArea::Triangle(shape.sequence), t, g);
 }
 
 void CpuOps::AttentionMergeForward(const AttentionShape& shape, const AttentionRectangle& rectangle,
                                    const AttentionTensors& t) const {
-  Forward(shape, ScoreArea::Rectangle(rectangle, shape.sequence), t);
+  RunForward(shape, ScoreArea::Rectangle(rectangle, shape.sequence), t);
 }
 
 void CpuOps::AttentionMergeBackward(const AttentionShape& shape,
                                     const AttentionRectangle& rectangle, const AttentionTensors& t,
                                     const AttentionGradients& g) const {
-  Backward(shape, ScoreArea::Rectangle(rectangle, shape.sequence), t, g);
+  RunBackward(shape, ScoreArea::Rectangle(rectangle, shape.sequence), t, g);
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -11,7 +11,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/ops.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Whole tiles of SmallProduct. Smaller blocks read keys and values more often; 48 rows of scores
 // over 2048 keys fit a second-level cache (backward's two do over 1024).
@@ -101,8 +101,9 @@ class HeadRows {
   ProductOperand Operand(int64_t t, bool transposed) const {
     return {data_ + (first_ + t * steps_.row) * SizeOf(dtype_), dtype_, steps_.row, transposed};
   }
-  // to [D] <- row t of the head.
-  void Read(int64_t t, float* to) const {
+  // to [D] <- row t of the head, exactly: To is float, or the rows are bf16.
+  template <class To>
+  void Read(int64_t t, To* to) const {
     With(t, [&](const auto* row) { VectorLoop(D_, [=](int64_t d) { to[d] = row[d]; }); });
   }
   // Row t of the head <- factor from [D].
@@ -115,11 +116,13 @@ class HeadRows {
       VectorLoop(D_, [=](int64_t d) { row[d] = own_factor * row[d] + factor * from[d]; });
     });
   }
-  // sum over d of row t times with [D].
-  float Product(int64_t t, const float* with) const {
+  // sum over d of row t times that of another head.
+  float Product(int64_t t, const HeadRows& other) const {
     float sum = 0;
     With(t, [&](const auto* row) {
-      sum = VectorSum(D_, [=](int64_t d) -> float { return row[d] * with[d]; });
+      other.With(t, [&](const auto* with) {
+        sum = VectorSum(D_, [=](int64_t d) -> float { return row[d] * with[d]; });
+      });
     });
     return sum;
   }
@@ -165,7 +168,7 @@ struct AttentionFrame {
   int64_t key(int64_t i) const { return area.rows.key_begin + i; }
   int64_t scores() const { return kBlockRows * score_stride; }
   int64_t block_rows() const { return kBlockRows * padded_D; }
-  int64_t panels() const { return padded_keys * padded_D; }
+  int64_t panels() const { return padded_keys * padded_D; }  // elements of keys or values
 
   const ScoreArea& area;
   int64_t D, padded_D, keys, padded_keys, score_stride;
@@ -176,10 +179,12 @@ struct AttentionFrame {
 class Parts {
  public:
   Parts(float* memory, int64_t floats) : next_(memory), left_(floats) {}
-  float* Take(int64_t floats) {
+  template <class T>
+  T* Take(int64_t count) {
+    const int64_t floats = count * static_cast<int64_t>(sizeof(T)) / 4;
     left_ -= floats;
     Check(left_ >= 0, "attention's scratch is %d floats too small", -left_);
-    float* const part = next_;
+    auto* const part = reinterpret_cast<T*>(next_);
     next_ += floats;
     return part;
   }
@@ -189,67 +194,90 @@ class Parts {
   int64_t left_;
 };
 
+// What factors consist of.
+template <class Factor>
+using ElementOf = std::conditional_t<std::is_same_v<Factor, BFloat16Pair>, BFloat16, float>;
+
 // Panels of rows' transpose [D, keys]: the right operand of scores.
-inline void PackTransposed(const AttentionFrame& frame, const HeadRows& rows, float* panels) {
+template <class Factor>
+void PackTransposed(const AttentionFrame& frame, const HeadRows& rows, Factor* panels) {
   PackRight(rows.Operand(frame.key(0), true), {0, frame.D}, {0, frame.keys}, panels);
 }
 
 // Panels of rows [keys, padded D]: the right operand of sums over keys.
-inline void PackRows(const AttentionFrame& frame, const HeadRows& rows, float* panels) {
+template <class Factor>
+void PackRows(const AttentionFrame& frame, const HeadRows& rows, Factor* panels) {
   PackRight(rows.Operand(frame.key(0), false), {0, frame.keys}, {0, frame.D}, panels);
 }
 
+// Panels of the block's rows [rows, padded D]: the right operand of sums over rows.
+template <class Factor>
+void PackBlock(const AttentionFrame& frame, const ScoreBlock& block, const HeadRows& rows,
+               Factor* panels) {
+  PackRight(rows.Operand(block.begin, false), {0, block.rows()}, {0, frame.D}, panels);
+}
+
 // to [rows, padded D] <- the block's rows.
-inline void ReadBlock(const AttentionFrame& frame, const ScoreBlock& block, const HeadRows& rows,
-                      float* to) {
+template <class Element>
+void ReadBlock(const AttentionFrame& frame, const ScoreBlock& block, const HeadRows& rows,
+               Element* to) {
   for (int64_t i = 0; i < block.rows(); ++i) {
-    float* const row = to + i * frame.padded_D;
+    Element* const row = to + i * frame.padded_D;
     rows.Read(block.begin + i, row);
-    std::fill(row + frame.D, row + frame.padded_D, 0.0F);
+    std::fill(row + frame.D, row + frame.padded_D, Element{});
   }
 }
 
 // scores [rows, keys] <- rows [rows, padded D] times transposed keys or values in panels. What no
 // row of a tile sees is not written.
-inline void Scores(const AttentionFrame& frame, const ScoreBlock& block, const float* rows,
-                   const float* panels, float* scores) {
-  const int64_t shared = block.shared();
-  const LeftOperand left = LeftOperand::Rows(rows, frame.padded_D);
-  const RightOperand right = RightOperand::Panels(panels, frame.D);
-  SmallProduct({block.rows(), PaddedToPanels(shared), frame.D},
+template <class Factor>
+void Scores(const AttentionFrame& frame, const ScoreBlock& block, const ElementOf<Factor>* rows,
+            const Factor* panels, float* scores) {
+  const int64_t shared = block.shared(), depth = FactorsOf<Factor>(frame.D);
+  const auto left = LeftOperand<Factor>::Rows(reinterpret_cast<const Factor*>(rows),
+                                              FactorsOf<Factor>(frame.padded_D));
+  const auto right = RightOperand<Factor>::Panels(panels, depth);
+  SmallProduct({block.rows(), PaddedToPanels(shared), depth},
                {.data = scores, .stride = frame.score_stride}, left, right);
   ForEachTriangleTile(block, [&](int64_t first, int64_t tile_rows, int64_t visible) {
     SmallProduct(
-        {tile_rows, PaddedToPanels(visible - shared), frame.D},
+        {tile_rows, PaddedToPanels(visible - shared), depth},
         {.data = scores + first * frame.score_stride + shared, .stride = frame.score_stride},
         left.From(first, 0), right.From(0, shared));
   });
 }
 
-// result [rows, padded D] = or += scores [rows, keys] times rows of keys or values in panels.
-inline void SumOverKeys(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
-                        const float* panels, ProductResult result) {
-  const int64_t shared = block.shared();
-  const LeftOperand left = LeftOperand::Rows(scores, frame.score_stride);
-  const RightOperand right = RightOperand::Panels(panels, frame.keys);
-  SmallProduct({block.rows(), frame.padded_D, shared}, result, left, right);
+// result [rows, padded D] = or += scores [rows, keys] times rows of keys or values in panels. Where
+// a row sees no key its scores are zeros, up to a whole factor.
+template <class Factor>
+void SumOverKeys(const AttentionFrame& frame, const ScoreBlock& block,
+                 const ElementOf<Factor>* scores, const Factor* panels, ProductResult result) {
+  const int64_t shared = block.shared(), first_key = shared / kFactorDepth<Factor>;
+  const auto left = LeftOperand<Factor>::Rows(reinterpret_cast<const Factor*>(scores),
+                                              FactorsOf<Factor>(frame.score_stride));
+  const auto right = RightOperand<Factor>::Panels(panels, FactorsOf<Factor>(frame.keys));
+  SmallProduct({block.rows(), frame.padded_D, FactorsOf<Factor>(shared)}, result, left, right);
   ForEachTriangleTile(block, [&](int64_t first, int64_t tile_rows, int64_t visible) {
-    SmallProduct({tile_rows, frame.padded_D, visible - shared},
+    SmallProduct({tile_rows, frame.padded_D, FactorsOf<Factor>(visible - shared)},
                  {.data = result.data + first * result.stride,
                   .stride = result.stride,
                   .add = result.add || shared > 0},
-                 left.From(first, shared), right.From(shared, 0));
+                 left.From(first, first_key), right.From(first_key, 0));
   });
 }
 
-// sums [keys, padded D] += scores' times rows [rows, padded D].
-inline void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, const float* scores,
-                        const float* rows, float* sums) {
+// sums [keys, padded D] += scores' times the block's rows in panels. scores: rows of factors, those
+// of pairs each of two rows of scores.
+template <class Factor>
+void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, const Factor* scores,
+                 const Factor* panels, float* sums) {
+  const int64_t depth = FactorsOf<Factor>(block.rows());
   const auto add = [&](int64_t first_key, int64_t keys, int64_t first_row) {
-    SmallProduct({keys, frame.padded_D, block.rows() - first_row},
+    const int64_t first = first_row / kFactorDepth<Factor>;
+    SmallProduct({keys, frame.padded_D, depth - first},
                  {.data = sums + first_key * frame.padded_D, .stride = frame.padded_D, .add = true},
-                 LeftOperand::Transposed(scores, frame.score_stride).From(first_key, first_row),
-                 RightOperand::Rows(rows, frame.padded_D).From(first_row, 0));
+                 LeftOperand<Factor>::Transposed(scores, frame.score_stride).From(first_key, first),
+                 RightOperand<Factor>::Panels(panels, depth).From(first, 0));
   };
   add(0, block.shared(), 0);
   for (int64_t key = block.shared(); key < block.keys(); key += kTileRows) {
@@ -257,4 +285,4 @@ inline void AddOverRows(const AttentionFrame& frame, const ScoreBlock& block, co
   }
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -7,9 +7,8 @@
 
 #include "core/cpu/ops.h"
 #include "core/op_checks.h"
-#include "core/threads.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 class CpuDevice final : public Device {
@@ -55,11 +54,9 @@ class CpuDevice final : public Device {
 
 }  // namespace
 
-void ComputeOnOneThread() { omp_set_num_threads(1); }
-
 std::unique_ptr<Device> MakeCpuDevice(int threads) {
   if (threads > 0) omp_set_num_threads(threads);
   return std::make_unique<CpuDevice>();
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

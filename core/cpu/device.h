@@ -1,4 +1,5 @@
-// CpuDevice: host memory, everything immediate.
+// CpuDevice: host memory, everything immediate. The files of this folder are compiled once for each
+// instruction set, whose name is then TWINSTREAM_CPU_ISA (CMakeLists.txt).
 #pragma once
 
 #include <memory>
@@ -7,7 +8,18 @@
 
 namespace twinstream {
 
+// Whether this machine runs the kernels of namespace avx512.
+inline bool HasAvx512() {
+  return __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+}
+
 // threads: compute threads; 0 leaves OpenMP's default.
+namespace avx2 {
 std::unique_ptr<Device> MakeCpuDevice(int threads);
+}
+// Of machines with HasAvx512().
+namespace avx512 {
+std::unique_ptr<Device> MakeCpuDevice(int threads);
+}
 
 }  // namespace twinstream

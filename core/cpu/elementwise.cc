@@ -9,7 +9,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 namespace {
 
@@ -84,4 +84,4 @@ void CpuOps::SumOfSquares(Tensor sum, Tensor values) const {
   *sum.As<double>() = total;
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

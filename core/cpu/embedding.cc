@@ -8,7 +8,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 // Each thread adds all tokens in ascending n to its own columns, so no two threads meet and the
@@ -62,4 +62,4 @@ void CpuOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64_
   });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -10,7 +10,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr int64_t kOperationsPerExp = 16;
@@ -107,4 +107,4 @@ void CpuOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tenso
   });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

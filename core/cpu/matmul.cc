@@ -13,7 +13,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 // How a matrix of a product lies in memory.
@@ -302,4 +302,4 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
   }
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

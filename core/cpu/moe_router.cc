@@ -8,7 +8,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr int64_t kOperationsPerExpert = 20;  // an exponential and a few comparisons
@@ -153,4 +153,4 @@ void CpuOps::AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics, int
   losses.As<double>()[1] += tokens_of[2 * E] / tokens;
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

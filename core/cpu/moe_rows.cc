@@ -7,7 +7,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 template <class T>
@@ -90,4 +90,4 @@ void CpuOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
   WithActivationType(a.dtype(), [=]<class T>(std::type_identity<T>) { Products<T>(out, a, b); });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

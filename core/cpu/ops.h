@@ -4,7 +4,7 @@
 
 #include "core/ops.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // What computes products.
 enum class ProductKernels {
@@ -61,4 +61,4 @@ class CpuOps final : public Ops {
   ProductKernels product_kernels_;
 };
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

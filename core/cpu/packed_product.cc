@@ -6,7 +6,7 @@
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 // Blocks are kProductDepth deep. One of a takes 77 KB of a second-level cache; one of b, whose
@@ -39,7 +39,7 @@ class Rectangle {
  private:
   void ComputePart(Range rows, Range columns) const {
     ForEachPart({0, K_}, kProductDepth, [&](Range depth) {
-      const RightOperand right = PackRight(b_, depth, columns, panels_);
+      const RightOperand<float> right = PackRight(b_, depth, columns, panels_);
       ForEachPart(rows, kBlockRows, [&](Range block) {
         const bool first = depth.begin == 0, last = depth.end == K_;
         ProductResult sums = SumsOf(rows, block, columns, first && last);
@@ -48,7 +48,7 @@ class Rectangle {
                    sums.data, sums.stride);
         }
         sums.add = result_.add || !first;
-        const LeftOperand left = PackLeft(a_, block, depth, left_);
+        const LeftOperand<float> left = PackLeft(a_, block, depth, left_);
         AddBlock({block.size(), columns.size(), depth.size()}, sums, left, right);
         if (sums_ != nullptr && last) {
           CopyRows(block.size(), columns.size(), sums.data, sums.stride,
@@ -72,7 +72,8 @@ class Rectangle {
   }
 
   // As SmallProduct, of any number of columns, at most kBlockRows rows and kProductDepth deep.
-  static void AddBlock(ProductSizes sizes, ProductResult result, LeftOperand a, RightOperand b) {
+  static void AddBlock(ProductSizes sizes, ProductResult result, LeftOperand<float> a,
+                       RightOperand<float> b) {
     const auto [rows, columns, depth] = sizes;
     const int64_t whole = columns / kPanelColumns * kPanelColumns;
     SmallProduct({rows, whole, depth}, result, a, b);
@@ -139,4 +140,4 @@ void PackedProduct(ProductSizes sizes, PackedResult result, ProductOperand a, Pr
   });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

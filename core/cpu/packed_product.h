@@ -6,7 +6,7 @@
 
 #include "core/cpu/product_panels.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Rows of float32 or bf16.
 struct PackedResult {
@@ -24,4 +24,4 @@ bool PaysToPack(ProductSizes sizes);
 // depends on K alone, neither on the other sizes nor on threads.
 void PackedProduct(ProductSizes sizes, PackedResult result, ProductOperand a, ProductOperand b);
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // How many contiguous ranges of at least `grain` rows ParallelRanges should split `rows` into: at
 // most one per thread, one when the caller is already one of several threads.
@@ -61,4 +61,4 @@ float* ThreadScratch(int64_t floats) {
   return static_cast<float*>(std::align(kLine, 1, begin, bytes));
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,29 +1,49 @@
 #include "core/cpu/product_panels.h"
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "core/activation_type.h"
 #include "core/cpu/vector_math.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
-using Vector = float __attribute__((vector_size(32)));
+constexpr int64_t kSide = 8;  // of the squares that are transposed at a time
+using Vector = float __attribute__((vector_size(kSide * sizeof(float))));
+using Halves = uint16_t __attribute__((vector_size(kSide * sizeof(uint16_t))));
+using Words = uint32_t __attribute__((vector_size(kSide * sizeof(uint32_t))));
 
-Vector Load8(const float* from) {
+// kSide factors that lie one after another along K.
+template <class Factor>
+Vector Load(const float* from) {
   Vector vector;
   std::memcpy(&vector, from, sizeof(vector));
   return vector;
 }
 
-Vector Load8(const BFloat16* from) {
-  using Halves = uint16_t __attribute__((vector_size(16)));
-  using Words = uint32_t __attribute__((vector_size(32)));
-  Halves halves;
-  std::memcpy(&halves, from, sizeof(halves));
-  const Words words = __builtin_convertvector(halves, Words) << 16;
-  return std::bit_cast<Vector>(words);
+template <class Factor>
+Vector Load(const BFloat16* from) {
+  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+    Vector vector;
+    std::memcpy(&vector, from, sizeof(vector));
+    return vector;
+  } else {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof(halves));
+    return std::bit_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
+  }
+}
+
+// The factor of up to kFactorDepth elements along K.
+template <class Factor, class T>
+Factor FactorOf(const T* from, int64_t elements) {
+  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+    return {from[0].bits | (elements > 1 ? uint32_t{from[1].bits} << 16 : 0)};
+  } else {
+    return from[0];
+  }
 }
 
 // As std::copy_n, where nearly all copies are of kMost: those need no call.
@@ -37,13 +57,13 @@ void CopyUpTo(const T* from, int64_t count, float* to) {
   }
 }
 
-// to[j * to_stride + i] <- from[i * from_stride + j], 8 x 8.
-template <class T>
-void Transpose8(const T* from, int64_t from_stride, float* to, int64_t to_stride) {
-  std::array<Vector, 8> rows, pairs;
-  for (int64_t i = 0; i < 8; ++i) rows[i] = Load8(from + i * from_stride);
+// to[j * to_stride + i] <- factor j of row i, [kSide, kSide].
+template <class Factor, class T>
+void Transpose(const T* from, int64_t from_stride, Factor* to, int64_t to_stride) {
+  std::array<Vector, kSide> rows, pairs;
+  for (int64_t i = 0; i < kSide; ++i) rows[i] = Load<Factor>(from + i * from_stride);
   // Exchanges elements 1, then 2, then 4 apart between the rows so far apart.
-  for (int64_t i = 0; i < 8; i += 2) {
+  for (int64_t i = 0; i < kSide; i += 2) {
     pairs[i] = __builtin_shufflevector(rows[i], rows[i + 1], 0, 8, 2, 10, 4, 12, 6, 14);
     pairs[i + 1] = __builtin_shufflevector(rows[i], rows[i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
   }
@@ -55,39 +75,61 @@ void Transpose8(const T* from, int64_t from_stride, float* to, int64_t to_stride
     pairs[i] = __builtin_shufflevector(rows[i], rows[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
     pairs[i + 4] = __builtin_shufflevector(rows[i], rows[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
-  for (int64_t i = 0; i < 8; ++i) std::memcpy(to + i * to_stride, &pairs[i], sizeof(Vector));
+  for (int64_t i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &pairs[i], sizeof(Vector));
 }
 
-template <class T>
-void PackPanel(const ProductOperand& b, Range depth, Range columns, float* to) {
-  if (columns.size() < kPanelColumns) std::fill_n(to, depth.size() * kPanelColumns, 0.0F);
+// One row of factors of a matrix that is stored by rows: of elements k and, in pairs, k + 1 if that
+// is in `depth`.
+template <class Factor, class T>
+void PackRow(const ProductOperand& b, Range depth, int64_t k, Range columns, Factor* to) {
+  const T* const from = b.Element<T>(k, columns.begin);
+  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+    if (k + 1 < depth.end) {
+      const auto pair = [=, next = from + b.stride](int64_t j) {
+        to[j].bits = from[j].bits | uint32_t{next[j].bits} << 16;
+      };
+      return VectorLoop(columns.size(), pair);
+    }
+    VectorLoop(columns.size(), [=](int64_t j) { to[j].bits = from[j].bits; });
+  } else {
+    CopyUpTo<kPanelColumns>(from, columns.size(), to);
+  }
+}
+
+template <class Factor, class T>
+void PackPanel(const ProductOperand& b, Range depth, Range columns, Factor* to) {
+  constexpr int64_t kDepth = kFactorDepth<Factor>;
+  if (columns.size() < kPanelColumns) {
+    std::fill_n(to, FactorsOf<Factor>(depth.size()) * kPanelColumns, Factor{});
+  }
   int64_t k = depth.begin;
   if (b.transposed && columns.size() == kPanelColumns) {
-    for (; k + 8 <= depth.end; k += 8, to += 8 * kPanelColumns) {
-      const T* const from = b.Element<T>(k, columns.begin);
-      Transpose8(from, b.stride, to, kPanelColumns);
-      Transpose8(from + 8 * b.stride, b.stride, to + 8, kPanelColumns);
+    for (; k + kSide * kDepth <= depth.end; k += kSide * kDepth, to += kSide * kPanelColumns) {
+      for (int64_t j = 0; j < kPanelColumns; j += kSide) {
+        Transpose(b.Element<T>(k, columns.begin + j), b.stride, to + j, kPanelColumns);
+      }
     }
   }
-  for (; k < depth.end; ++k, to += kPanelColumns) {
-    const T* const from = b.Element<T>(k, columns.begin);
+  for (; k < depth.end; k += kDepth, to += kPanelColumns) {
     if (b.transposed) {
-      for (int64_t j = 0; j < columns.size(); ++j) to[j] = from[j * b.stride];
+      for (int64_t j = 0; j < columns.size(); ++j) {
+        to[j] = FactorOf<Factor>(b.Element<T>(k, columns.begin + j), depth.end - k);
+      }
     } else {
-      CopyUpTo<kPanelColumns>(from, columns.size(), to);
+      PackRow<Factor, T>(b, depth, k, columns, to);
     }
   }
 }
 
 template <class T>
-LeftOperand PackLeftOf(const ProductOperand& a, Range rows, Range depth, float* to) {
+LeftOperand<float> PackLeftOf(const ProductOperand& a, Range rows, Range depth, float* to) {
   if (!a.transposed) {
     // Rows a power of two apart would take each other's place in the first-level cache.
     CopyRows(rows.size(), depth.size(), a.Element<T>(rows.begin, depth.begin), a.stride, to,
              depth.size());
-    return LeftOperand::Rows(to, depth.size());
+    return LeftOperand<float>::Rows(to, depth.size());
   }
-  const LeftOperand tiles = LeftOperand::Tiles(to, depth.size());
+  const auto tiles = LeftOperand<float>::Tiles(to, depth.size());
   for (int64_t k = depth.begin; k < depth.end; ++k) {
     const T* const from = a.Element<T>(0, k);
     float* tile = to + (k - depth.begin) * kTileRows;
@@ -99,22 +141,37 @@ LeftOperand PackLeftOf(const ProductOperand& a, Range rows, Range depth, float* 
   return tiles;
 }
 
-}  // namespace
-
-RightOperand PackRight(ProductOperand b, Range depth, Range columns, float* panels) {
-  WithActivationType(b.dtype, [&]<class T>(std::type_identity<T>) {
-    float* panel = panels;
-    ForEachPart(columns, kPanelColumns, [&](Range part) {
-      PackPanel<T>(b, depth, part, panel);
-      panel += depth.size() * kPanelColumns;
-    });
+template <class Factor, class T>
+RightOperand<Factor> PackRightOf(const ProductOperand& b, Range depth, Range columns,
+                                 Factor* panels) {
+  const int64_t factors = FactorsOf<Factor>(depth.size());
+  Factor* panel = panels;
+  ForEachPart(columns, kPanelColumns, [&](Range part) {
+    PackPanel<Factor, T>(b, depth, part, panel);
+    panel += factors * kPanelColumns;
   });
-  return RightOperand::Panels(panels, depth.size());
+  return RightOperand<Factor>::Panels(panels, factors);
 }
 
-LeftOperand PackLeft(ProductOperand a, Range rows, Range depth, float* to) {
+}  // namespace
+
+template <class Factor>
+RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Factor* panels) {
+  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+    Check(b.dtype == DType::kBF16, "pairs of %s", NameOf(b.dtype));
+    return PackRightOf<Factor, BFloat16>(b, depth, columns, panels);
+  } else {
+    return WithActivationType(b.dtype, [&]<class T>(std::type_identity<T>) {
+      return PackRightOf<Factor, T>(b, depth, columns, panels);
+    });
+  }
+}
+template RightOperand<float> PackRight(ProductOperand, Range, Range, float*);
+template RightOperand<BFloat16Pair> PackRight(ProductOperand, Range, Range, BFloat16Pair*);
+
+LeftOperand<float> PackLeft(ProductOperand a, Range rows, Range depth, float* to) {
   return WithActivationType(
       a.dtype, [&]<class T>(std::type_identity<T>) { return PackLeftOf<T>(a, rows, depth, to); });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,5 +1,4 @@
-// Float32 copies of float32 and bf16 matrices in the order in which SmallProduct reads its
-// operands.
+// Copies of float32 and bf16 matrices in the order in which SmallProduct reads its operands.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 #include "core/cpu/small_product.h"
 #include "core/tensor.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Rows or columns [begin, end) of a matrix.
 struct Range {
@@ -41,11 +40,13 @@ struct ProductOperand {
 };
 
 // Rows `depth` and columns `columns` of b in panels of kPanelColumns, the last one's missing
-// columns zeros. panels: [PaddedToPanels(columns.size()) * depth.size()], overwritten.
-RightOperand PackRight(ProductOperand b, Range depth, Range columns, float* panels);
+// columns zeros. Pairs are of a bf16 matrix; the last one of an odd depth ends with a zero.
+// panels: [PaddedToPanels(columns.size()) * FactorsOf(depth.size())], overwritten.
+template <class Factor>
+RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Factor* panels);
 
 // Rows `rows` and columns `depth` of a: in tiles when a is stored transposed, else in dense rows.
 // to: [rows.size(), in whole tiles, * depth.size()], overwritten.
-LeftOperand PackLeft(ProductOperand a, Range rows, Range depth, float* to);
+LeftOperand<float> PackLeft(ProductOperand a, Range rows, Range depth, float* to);
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -9,7 +9,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 enum Kind { kQuery = 0, kKey = 1, kValue = 2, kKinds = 3 };
@@ -251,4 +251,4 @@ void CpuOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tenso
   });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

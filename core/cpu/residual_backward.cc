@@ -9,7 +9,7 @@
 #include "core/cpu/residual_rows.h"
 #include "core/cpu/vector_math.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 using X = ResidualRead::X;
@@ -253,4 +253,4 @@ void CpuOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardTe
                      [&]<class T>(std::type_identity<T>) { BackwardSite<T>(site, t).Run(); });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -9,7 +9,7 @@
 #include "core/cpu/residual_rows.h"
 #include "core/cpu/vector_math.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 using Y = ResidualWrite::Y;
@@ -167,4 +167,4 @@ void CpuOps::ResidualForward(const ResidualSite& site, const ResidualForwardTens
                      [&]<class T>(std::type_identity<T>) { ForwardSite<T>(site, t).Run(); });
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

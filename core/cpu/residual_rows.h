@@ -8,7 +8,7 @@
 #include "core/cpu/vector_math.h"
 #include "core/residual_site.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // How x enters the sum u that a block reads.
 enum class XTerm {
@@ -95,4 +95,4 @@ T* RowOf(Tensor matrix, int64_t n) {
 }
 inline float* WeightOf(Tensor weight) { return reinterpret_cast<float*>(weight.data()); }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

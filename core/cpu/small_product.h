@@ -1,39 +1,58 @@
-// Products of float32 matrices that fit the caches, on the calling thread: what attention needs,
-// and packed_product.h. oneDNN's products of such sizes have 60 to 75 % of the speed of its large
-// ones on AVX2. Written for AVX2; on AVX-512 it has the speed of AVX2.
+// Products of matrices that fit the caches, on the calling thread: what attention needs, and
+// packed_product.h. oneDNN's products of such sizes have 60 to 75 % of the speed of its large ones
+// on AVX2.
+//
+// Factor is float or BFloat16Pair, that is two neighbours along K: K and what is called a row of b
+// count factors, not elements. Sums are float32.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
-namespace twinstream {
+#include "isa/product_shape.h"
+
+namespace twinstream::TWINSTREAM_CPU_ISA {
+
+// Elements k and k + 1 of a bf16 matrix, k even; the first in the lower half. Rows of bf16 may be
+// read as such.
+struct __attribute__((may_alias)) BFloat16Pair {
+  uint32_t bits;
+};
+
+// What products of bf16 matrices multiply: pairs, or float32 copies.
+using BFloat16Factor = std::conditional_t<kMultipliesPairs, BFloat16Pair, float>;
+
+template <class Factor>
+constexpr int64_t kFactorDepth = std::is_same_v<Factor, BFloat16Pair> ? 2 : 1;
+
+// Factors of so many elements along K.
+template <class Factor>
+int64_t FactorsOf(int64_t elements) {
+  return (elements + kFactorDepth<Factor> - 1) / kFactorDepth<Factor>;
+}
 
 // A product works on this many columns at a time: the N of every product is a multiple.
-constexpr int64_t kPanelColumns = 16;
+constexpr int64_t kPanelColumns = 2 * kVectorLanes;
 inline int64_t PaddedToPanels(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
 }
 
-// On so many rows.
-constexpr int64_t kTileRows = 6;
-
-// And so deep: as much of a panel and a tile fit a first-level cache.
-constexpr int64_t kProductDepth = 320;
-
-// The left operand: element (i, k) is
+// The left operand: factor (i, k) is
 // data[i / kTileRows * tile_stride + i % kTileRows * row_stride + k * column_stride].
+template <class Factor>
 struct LeftOperand {
-  const float* data;
+  const Factor* data;
   int64_t tile_stride, row_stride, column_stride;
 
-  static LeftOperand Rows(const float* data, int64_t stride) {
+  static LeftOperand Rows(const Factor* data, int64_t stride) {
     return {data, kTileRows * stride, stride, 1};
   }
   // The transpose of the matrix whose rows lie so.
-  static LeftOperand Transposed(const float* data, int64_t stride) {
+  static LeftOperand Transposed(const Factor* data, int64_t stride) {
     return {data, kTileRows, 1, stride};
   }
   // Tiles of K dense columns one after another.
-  static LeftOperand Tiles(const float* data, int64_t K) {
+  static LeftOperand Tiles(const Factor* data, int64_t K) {
     return {data, kTileRows * K, 1, kTileRows};
   }
   // Without its first rows, of tiles in whole ones, and columns.
@@ -44,17 +63,18 @@ struct LeftOperand {
   }
 };
 
-// The right operand, in panels: element (k, j) is
+// The right operand, in panels: factor (k, j) is
 // data[j / kPanelColumns * panel_stride + k * row_stride + j % kPanelColumns].
+template <class Factor>
 struct RightOperand {
-  const float* data;
+  const Factor* data;
   int64_t row_stride, panel_stride;
 
-  static RightOperand Rows(const float* data, int64_t stride) {
+  static RightOperand Rows(const Factor* data, int64_t stride) {
     return {data, stride, kPanelColumns};
   }
-  // Panels of K dense rows one after another: the next row is in the next cache line.
-  static RightOperand Panels(const float* data, int64_t K) {
+  // Panels of K dense rows one after another: the next row is in the next cache lines.
+  static RightOperand Panels(const Factor* data, int64_t K) {
     return {data, kPanelColumns, K * kPanelColumns};
   }
   // Without its first rows, and columns in whole panels.
@@ -76,6 +96,8 @@ struct ProductSizes {
 
 // result [M, N] = or += a [M, K] b [K, N], K at least 1. Every element is summed up in ascending k,
 // kProductDepth terms at a time.
-void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand a, RightOperand b);
+template <class Factor>
+void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand<Factor> a,
+                  RightOperand<Factor> b);
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

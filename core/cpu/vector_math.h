@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Calls f(j) for j in [0, count), several at a time. No call may read what another writes; writing
 // over the element that the same call read is fine. Let f capture by value: captured references
@@ -97,4 +97,4 @@ inline float Exp(float x) {
   return p * std::bit_cast<float>(half_scale) * 2;
 }
 
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

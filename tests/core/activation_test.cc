@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "core/cpu/vector_math.h"
 #include "tests/testing/near.h"
 #include "tests/testing/tested_ops.h"
 #include "tests/testing/vectors.h"
@@ -28,27 +27,6 @@ std::vector<float> RandomUp(int64_t width, DType dtype) {
 }
 
 double SwiGlu(double value, double gate) { return value * gate / (1 + std::exp(-gate)); }
-
-TEST(VectorMathTest, ExpIsWithinTwoUlpsOverItsRange) {
-  double worst = 0;
-  for (float x = -86.9F; x < 88.72F; x += 0.0011F) {
-    const double exact = std::exp(static_cast<double>(x));
-    const float rounded = static_cast<float>(exact);
-    const double ulp = std::nextafter(rounded, INFINITY) - rounded;
-    worst = std::max(worst, std::abs(Exp(x) - exact) / ulp);
-  }
-  EXPECT_LE(worst, 2);
-}
-
-TEST(VectorMathTest, ExpOfTheExtremes) {
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(Exp(0), 1);
-  EXPECT_EQ(Exp(-kInfinity), 0);
-  EXPECT_EQ(Exp(-100), 0);
-  EXPECT_EQ(Exp(88.73F), kInfinity);
-  EXPECT_EQ(Exp(kInfinity), kInfinity);
-  EXPECT_TRUE(std::isnan(Exp(std::numeric_limits<float>::quiet_NaN())));
-}
 
 class SwiGluTest : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, SwiGluTest, ::testing::ValuesIn(testing::kActivationTypes),

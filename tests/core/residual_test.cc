@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/cpu/ops.h"
+#include "core/device.h"
 #include "tests/testing/near.h"
 #include "tests/testing/reference_residual.h"
 #include "tests/testing/residual_cases.h"
@@ -308,12 +308,12 @@ TEST(ResidualTest, WideRowsAreThoseOfTheCpu) {
   const ResidualRead read = {.x = X::kBase, .base_norm = true, .y = true, .input_norm = true};
   const ResidualWrite write = {1.5F, 0.75F, Y::kAdd, /*output_norm=*/true};
   const Case c = {"", {.read_before = &read, .write = &write, .read = &read}, true, true};
-  const CpuOps cpu;
+  const std::unique_ptr<Device> cpu = MakeDevice("cpu").value();
   for (int64_t C : {1032, 2051, 2064}) {
     for (DType dtype : testing::kActivationTypes) {
       SCOPED_TRACE(absl::StrCat(C, " ", NameOf(dtype)));
       SiteRun run(c, 9, C, dtype), expected(c, 9, C, dtype);
-      expected.ops = &cpu;
+      expected.ops = &cpu->ops();
       for (SiteRun* each : {&run, &expected}) {
         each->Forward(false);
         each->Backward(SiteRun::OutputGradient::kOwnMemory);

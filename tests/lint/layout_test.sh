@@ -64,7 +64,7 @@ check_vendor_header() { # check_vendor_header FILE LINE DELIMITER PATH
   case $4 in
     mpi.h) owners="parallel/mpi_transport.cc launch/runtime.cc" ;;
     dnnl* | oneapi/*) owners="core/cpu/matmul.cc" ;;
-    omp.h) owners="core/cpu/" ;;
+    omp.h) owners="core/cpu/ core/threads.cc" ;;
     cuda* | cublas* | nccl*) owners="core/cuda/" ;;
     *) return 0 ;;
   esac
@@ -114,8 +114,8 @@ check_ascii() {
 }
 
 # Every header compiles alone. The build proves it for NAME.h where NAME.cc includes it first; the others
-# are compiled here, core/cuda's as the CPU emulates it but for those that are nvcc's alone. Their
-# translation units keep one place, so that ccache knows them again.
+# are compiled here, core/cuda's as the CPU emulates it but for those that are nvcc's alone, core/cpu's
+# of AVX2. Their translation units keep one place, so that ccache knows them again.
 check_own_header_first() {
   local header first
   for header in "${headers[@]}"; do
@@ -129,7 +129,7 @@ check_own_header_first() {
 check_headers_compile() {
   local header units=() compiler=(g++) work
   work=${generated%/*}/header_check
-  local emulated=(-Icore/cuda/emulated -D__global__= -D__device__= -D__host__= "-D__launch_bounds__(...)=")
+  local chosen=(-Icore/cpu/avx2 -Icore/cuda/emulated -D__global__= -D__device__= -D__host__= "-D__launch_bounds__(...)=")
   if command -v ccache >/dev/null; then compiler=(ccache g++); fi
   for header in "${headers[@]}"; do
     [[ $header == *.h && ! -f ${header%.h}.cc ]] || continue
@@ -141,7 +141,7 @@ check_headers_compile() {
   done
   [[ ${#units[@]} -gt 0 ]] || return 0
   printf '%s\0' "${units[@]}" | CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 xargs -0 -P "$jobs" -I{} \
-    "${compiler[@]}" -std=c++20 -Wall -Wextra -Wno-unknown-pragmas -I. -isystem "$generated" "${emulated[@]}" \
+    "${compiler[@]}" -std=c++20 -Wall -Wextra -Wno-unknown-pragmas -I. -isystem "$generated" "${chosen[@]}" \
     -c -o {}.o {} \
     2>"$work/compiler.txt" || true
   for header in "${units[@]}"; do

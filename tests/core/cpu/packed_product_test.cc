@@ -11,7 +11,7 @@
 #include "tests/testing/product_checks.h"
 #include "tests/testing/vectors.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 using testing::RandomFloats;
@@ -184,4 +184,4 @@ TEST(PackedProduct, APartHasTheBitsOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -12,7 +12,7 @@
 #include "tests/testing/product_checks.h"
 #include "tests/testing/vectors.h"
 
-namespace twinstream {
+namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 using testing::Lent;
@@ -112,4 +112,4 @@ TEST(MatmulTest, WorksOnSeveralThreadsAndInsideAParallelRegion) {
 }
 
 }  // namespace
-}  // namespace twinstream
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

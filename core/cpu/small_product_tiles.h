@@ -1,0 +1,76 @@
+// The definition of SmallProduct (small_product.h), for the files that instantiate it. MultiplyAdd
+// of other factors than float stands beside the factor.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/cpu/small_product.h"
+
+namespace twinstream::TWINSTREAM_CPU_ISA {
+
+// Lanes of sums, or as many factors of b.
+using Vector = float __attribute__((vector_size(kVectorLanes * sizeof(float))));
+
+inline Vector LoadVector(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
+}
+
+inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector)); }
+
+// sums += a b in every lane.
+inline void MultiplyAdd(Vector& sums, float a, Vector b) { sums += a * b; }
+
+template <int64_t kRows, class Factor>
+void Tile(int64_t K, ProductResult result, LeftOperand<Factor> a, RightOperand<Factor> b) {
+  for (int64_t i = 0; i < kRows; ++i) __builtin_prefetch(result.data + i * result.stride, 1);
+  Vector sums[kRows][2] = {};
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < K; ++k) {
+    const Vector first = LoadVector(b.data + k * b.row_stride),
+                 second = LoadVector(b.data + k * b.row_stride + kVectorLanes);
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < kRows; ++i) {
+      const Factor factor = a.data[i * a.row_stride + k * a.column_stride];
+      MultiplyAdd(sums[i][0], factor, first);
+      MultiplyAdd(sums[i][1], factor, second);
+    }
+  }
+  for (int64_t i = 0; i < kRows; ++i) {
+    float* const row = result.data + i * result.stride;
+    if (result.add) {
+      sums[i][0] += LoadVector(row);
+      sums[i][1] += LoadVector(row + kVectorLanes);
+    }
+    StoreVector(row, sums[i][0]);
+    StoreVector(row + kVectorLanes, sums[i][1]);
+  }
+}
+
+// A tile of `rows` rows, at most kRows.
+template <int64_t kRows, class Factor>
+void TileOf(int64_t rows, int64_t K, ProductResult result, LeftOperand<Factor> a,
+            RightOperand<Factor> b) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return TileOf<kRows - 1>(rows, K, result, a, b);
+  }
+  Tile<kRows>(K, result, a, b);
+}
+
+template <class Factor>
+void SmallProduct(ProductSizes sizes, ProductResult result, LeftOperand<Factor> a,
+                  RightOperand<Factor> b) {
+  for (int64_t k = 0; k < sizes.K; k += kProductDepth) {
+    for (int64_t j = 0; j < sizes.N; j += kPanelColumns) {
+      for (int64_t i = 0; i < sizes.M; i += kTileRows) {
+        TileOf<kTileRows>(std::min(kTileRows, sizes.M - i), std::min(kProductDepth, sizes.K - k),
+                          {result.data + i * result.stride + j, result.stride, result.add || k > 0},
+                          a.From(i, k), b.From(k, j));
+      }
+    }
+  }
+}
+
+}  // namespace twinstream::TWINSTREAM_CPU_ISA
