@@ -7,7 +7,9 @@
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "core/cpu/attention_blocks.h"
 #include "core/cpu/ops.h"
@@ -52,21 +54,6 @@ void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* sc
     inverse_sum[i] = 1 / sum;
     lse[i] = frame.scale * largest + std::log(sum);
   }
-}
-
-// Unscaled scores of row i become probabilities, and the gradients of the probabilities those of
-// the unscaled scores. delta: sum of dO . O of the row.
-template <class Factor>
-void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& block, int64_t i, float lse,
-                        float delta, float* row, float* drow) {
-  const int64_t visible = block.Visible(i), end = EndInFactors<Factor>(block.keys());
-  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
-    const float p = Exp(scale * row[j] - lse);
-    row[j] = p;
-    drow[j] = p * (drow[j] - delta) * scale;
-  });
-  std::fill(row + visible, row + end, 0.0F);
-  std::fill(drow + visible, drow + end, 0.0F);
 }
 
 // One row's softmax (part / its sum) v over further keys, and their log-sum-exp, taken into the
@@ -160,50 +147,86 @@ struct ScoreOperands {
     }
   }
 
-  // Fills the operands from rows i and i + 1 of scores and dscores.
-  void RoundPair(const AttentionFrame& frame, int64_t i, int64_t keys) const {
-    const int64_t stride = frame.score_stride;
-    const float *const p = scores + i * stride, *const ds = dscores + i * stride;
-    BFloat16* const rounded = ds_rows + i * stride;
-    BFloat16Pair *const p_pairs = p_columns + i / 2 * stride, *const ds_pairs =
-                                                                  ds_columns + i / 2 * stride;
-    VectorLoop(keys, [=](int64_t j) {
-      const BFloat16 first = RoundToBFloat16(ds[j]), second = RoundToBFloat16(ds[j + stride]);
-      rounded[j] = first;
-      rounded[j + stride] = second;
-      ds_pairs[j] = Pair(first, second);
-      p_pairs[j] = Pair(RoundToBFloat16(p[j]), RoundToBFloat16(p[j + stride]));
-    });
-  }
-
   float *scores, *dscores;  // [block rows, keys]
   ElementOf<Factor>* ds_rows;
   Factor *p_columns, *ds_columns;
-
- private:
-  static BFloat16Pair Pair(BFloat16 first, BFloat16 second) {
-    return {first.bits | uint32_t{second.bits} << 16};
-  }
 };
 
-// Unscaled scores and the gradients of probabilities become P and dS. delta[i] = sum of dO . O of
-// row i.
+// What of a row of scores its gradients need. delta: sum of dO . O of the row.
+struct RowStatistics {
+  float lse, delta;
+};
+
+// Unscaled scores and the gradients of probabilities become P and dS.
+void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& block, int64_t i,
+                        RowStatistics row, const ScoreOperands<float>& operands) {
+  float* const scores = operands.scores + i * frame.score_stride;
+  float* const dscores = operands.dscores + i * frame.score_stride;
+  const int64_t visible = block.Visible(i);
+  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
+    const float p = Exp(scale * scores[j] - row.lse);
+    scores[j] = p;
+    dscores[j] = p * (dscores[j] - row.delta) * scale;
+  });
+  std::fill(scores + visible, scores + block.keys(), 0.0F);
+  std::fill(dscores + visible, dscores + block.keys(), 0.0F);
+}
+
+// A bf16 in the upper half: to the nearest, ties away from zero, which takes a third of the
+// operations of BFloat16's own rounding. NaNs as arithmetic makes them stay NaNs.
+uint32_t RoundedUpperHalf(float value) { return std::bit_cast<uint32_t>(value) + 0x8000; }
+
+BFloat16Pair RoundedPair(float first, float second) {
+  return {RoundedUpperHalf(first) >> 16 | (RoundedUpperHalf(second) & 0xFFFF0000)};
+}
+
+// The same, rounded, of rows i and i + 1, i even. The second one may be missing from the block.
+// AVX2 has no use for it.
+[[maybe_unused]] void SoftmaxPairBackward(const AttentionFrame& frame, const ScoreBlock& block,
+                                          int64_t i, RowStatistics first, RowStatistics second,
+                                          const ScoreOperands<BFloat16Pair>& operands) {
+  const int64_t visible = block.Visible(i), stride = frame.score_stride;
+  // In place of a missing row the first one, with probabilities of zero.
+  const bool missing = i + 1 == block.rows();
+  const int64_t second_visible = missing ? visible : block.Visible(i + 1);
+  const int64_t step = missing ? 0 : stride;
+  if (missing) second = {std::numeric_limits<float>::infinity(), 0};
+  const float *const scores = operands.scores + i * stride, *const dscores =
+                                                                operands.dscores + i * stride;
+  BFloat16* const ds_rows = operands.ds_rows + i * stride;
+  BFloat16Pair *const p = operands.p_columns + i / 2 * stride, *const ds = operands.ds_columns +
+                                                                           i / 2 * stride;
+  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
+    const float p1 = Exp(scale * scores[j] - first.lse),
+                p2 = Exp(scale * scores[j + step] - second.lse),
+                ds1 = p1 * (dscores[j] - first.delta) * scale,
+                ds2 = p2 * (dscores[j + step] - second.delta) * scale;
+    p[j] = RoundedPair(p1, p2);
+    ds[j] = RoundedPair(ds1, ds2);
+    ds_rows[j].bits = static_cast<uint16_t>(RoundedUpperHalf(ds1) >> 16);
+    ds_rows[j + stride].bits = static_cast<uint16_t>(RoundedUpperHalf(ds2) >> 16);
+  });
+  for (int64_t j = visible; j < EndInFactors<BFloat16Pair>(block.keys()); ++j) {
+    const float p2 = j < second_visible ? Exp(frame.scale * scores[j + step] - second.lse) : 0.0F;
+    const float ds2 =
+        j < second_visible ? p2 * (dscores[j + step] - second.delta) * frame.scale : 0.0F;
+    p[j] = RoundedPair(0, p2);
+    ds[j] = RoundedPair(0, ds2);
+    ds_rows[j] = 0;
+    ds_rows[j + stride] = ds2;
+  }
+}
+
+// delta[i] = sum of dO . O of row i.
 template <class Factor>
 void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, const float* lse,
                          const float* delta, const ScoreOperands<Factor>& operands) {
-  for (int64_t i = 0; i < block.rows(); ++i) {
-    SoftmaxRowBackward<Factor>(frame, block, i, lse[i], delta[i],
-                               operands.scores + i * frame.score_stride,
-                               operands.dscores + i * frame.score_stride);
-    if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
-      const int64_t end = EndInFactors<Factor>(block.keys());
-      if (i + 1 == block.rows() && i % 2 == 0) {
-        std::fill_n(operands.scores + (i + 1) * frame.score_stride, end, 0.0F);
-        std::fill_n(operands.dscores + (i + 1) * frame.score_stride, end, 0.0F);
-        operands.RoundPair(frame, i, end);
-      } else if (i % 2 == 1) {
-        operands.RoundPair(frame, i - 1, end);
-      }
+  for (int64_t i = 0; i < block.rows(); i += kFactorDepth<Factor>) {
+    if constexpr (std::is_same_v<Factor, float>) {
+      SoftmaxRowBackward(frame, block, i, {lse[i], delta[i]}, operands);
+    } else {
+      const int64_t next = std::min(i + 1, block.rows() - 1);
+      SoftmaxPairBackward(frame, block, i, {lse[i], delta[i]}, {lse[next], delta[next]}, operands);
     }
   }
 }

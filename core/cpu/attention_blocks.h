@@ -104,7 +104,7 @@ class HeadRows {
   // to [D] <- row t of the head, exactly: To is float, or the rows are bf16.
   template <class To>
   void Read(int64_t t, To* to) const {
-    With(t, [&](const auto* row) { VectorLoop(D_, [=](int64_t d) { to[d] = row[d]; }); });
+    With(t, [&](const auto* row) { CopyRow(D_, row, to); });
   }
   // Row t of the head <- factor from [D].
   void Write(int64_t t, const float* from, float factor) const {

@@ -58,25 +58,29 @@ void WithHeadDim(int64_t D, F f) {
   f(D);
 }
 
-// Row n of the tokens.
-struct Token {
-  int64_t n, b, position;
+// Rows [n, n + count) of the tokens, which follow each other in one sequence.
+struct Tokens {
+  int64_t n, b, position, count;
 };
 
-// Calls f(token) for rows [begin, end).
+// Calls f(tokens) for rows [begin, end), so many at a time that their columns stay in a
+// second-level cache: each head's rows lie together in memory on one side only, and heads a power
+// of two apart.
 template <class F>
-void ForEachToken(const AttentionShape& shape, int64_t begin, int64_t end, F f) {
-  Token token = {begin, begin / shape.sequence, begin % shape.sequence};
-  for (; token.n < end; ++token.n) {
-    f(token);
-    if (++token.position == shape.sequence) token = {token.n, token.b + 1, 0};
+void ForEachBlock(const AttentionShape& shape, int64_t begin, int64_t end, F f) {
+  constexpr int64_t kTokens = 128;
+  for (int64_t n = begin; n < end;) {
+    const int64_t position = n % shape.sequence;
+    const int64_t count = std::min({kTokens, shape.sequence - position, end - n});
+    f(Tokens{n, n / shape.sequence, position, count});
+    n += count;
   }
 }
 
-// A token's row of one head in [B, count, T, D].
+// The first token's row of one head in [B, count, T, D]; those of the others follow.
 template <class T>
-T* HeadRow(const AttentionShape& shape, T* heads, const Head& head, const Token& token) {
-  const int64_t row = (token.b * head.count + head.index) * shape.sequence + token.position;
+T* HeadRows(const AttentionShape& shape, T* heads, const Head& head, const Tokens& tokens) {
+  const int64_t row = (tokens.b * head.count + head.index) * shape.sequence + tokens.position;
   return heads + row * shape.head_dim;
 }
 
@@ -161,22 +165,26 @@ void AddInOrder(float* memory, int64_t ranges, Kind kind, int64_t D, Tensor tota
 }
 
 template <class Extent, class T>
-void ForwardToken(Extent D, const AttentionShape& shape, float eps, const Operands<T>& operands,
-                  const Token& token) {
+void ForwardTokens(Extent D, const AttentionShape& shape, float eps, const Operands<T>& operands,
+                   const Tokens& tokens) {
   const int64_t heads = shape.heads + 2 * shape.kv_heads;
-  const float* const rope = operands.rope + token.position * D;
   for (int64_t j = 0; j < heads; ++j) {
     const Head head = HeadAt(shape, j);
-    const T* const x = operands.qkv + (token.n * heads + j) * D;
-    T* const y = HeadRow(shape, operands.heads[head.kind], head, token);
-    if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
-      const float r = HeadScale(D, x, eps);
-      operands.scales[token.n * heads + j] = r;
-      const auto normed = [=](int64_t i) { return x[i] * r * norm[i]; };
-      Store(D, head.kind, rope, Turn::kForward, normed, y);
-    } else {
-      const auto plain = [=](int64_t i) -> float { return x[i]; };
-      Store(D, head.kind, rope, Turn::kForward, plain, y);
+    const float* const norm = operands.norm[head.kind];
+    T* y = HeadRows(shape, operands.heads[head.kind], head, tokens);
+    for (int64_t i = 0; i < tokens.count; ++i, y += D) {
+      const int64_t row = (tokens.n + i) * heads + j;
+      const T* const x = operands.qkv + row * D;
+      const float* const rope = operands.rope + (tokens.position + i) * D;
+      if (norm != nullptr) {
+        const float r = HeadScale(D, x, eps);
+        operands.scales[row] = r;
+        const auto normed = [=](int64_t d) { return x[d] * r * norm[d]; };
+        Store(D, head.kind, rope, Turn::kForward, normed, y);
+      } else {
+        const auto plain = [=](int64_t d) -> float { return x[d]; };
+        Store(D, head.kind, rope, Turn::kForward, plain, y);
+      }
     }
   }
 }
@@ -186,29 +194,32 @@ void Forward(const AttentionShape& shape, float eps, const QkvTensors& t) {
   const Operands<T> operands = OperandsOf<T>(t);
   ParallelRows(shape.rows(), GrainFor(4 * shape.qkv_columns()), [&](int64_t begin, int64_t end) {
     WithHeadDim(shape.head_dim, [&](auto D) {
-      ForEachToken(shape, begin, end,
-                   [&](const Token& token) { ForwardToken(D, shape, eps, operands, token); });
+      ForEachBlock(shape, begin, end,
+                   [&](const Tokens& tokens) { ForwardTokens(D, shape, eps, operands, tokens); });
     });
   });
 }
 
-// dx of all heads from the gradients dy of what forward stored. dx may be the token's qkv.
+// dx [B*T, (H + 2K) D] of all heads from the gradients dy of what forward stored. It may be qkv.
 template <class Extent, class T>
-void BackwardToken(Extent D, const AttentionShape& shape, const Operands<T>& operands,
-                   const Token& token, const RangeRows& rows, T* dx) {
+void BackwardTokens(Extent D, const AttentionShape& shape, const Operands<T>& operands,
+                    const Tokens& tokens, const RangeRows& rows, T* dx) {
   const int64_t heads = shape.heads + 2 * shape.kv_heads;
-  const float* const rope = operands.rope + token.position * D;
-  for (int64_t j = 0; j < heads; ++j, dx += D) {
+  for (int64_t j = 0; j < heads; ++j) {
     const Head head = HeadAt(shape, j);
-    const T* const dy = HeadRow(shape, operands.heads[head.kind], head, token);
-    const auto gradient = [=](int64_t i) -> float { return dy[i]; };
-    if (const float* const norm = operands.norm[head.kind]; norm != nullptr) {
-      Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
-      const int64_t row = token.n * heads + j;
-      NormHeadBackward(D, NormedHead<T>{operands.qkv + row * D, norm, operands.scales[row]},
-                       rows.dy, dx, rows.dweights[head.kind]);
-    } else {
-      Store(D, head.kind, rope, Turn::kBackward, gradient, dx);
+    const float* const norm = operands.norm[head.kind];
+    const T* dy = HeadRows(shape, operands.heads[head.kind], head, tokens);
+    for (int64_t i = 0; i < tokens.count; ++i, dy += D) {
+      const int64_t row = (tokens.n + i) * heads + j;
+      const float* const rope = operands.rope + (tokens.position + i) * D;
+      const auto gradient = [=](int64_t d) -> float { return dy[d]; };
+      if (norm != nullptr) {
+        Store(D, head.kind, rope, Turn::kBackward, gradient, rows.dy);
+        NormHeadBackward(D, NormedHead<T>{operands.qkv + row * D, norm, operands.scales[row]},
+                         rows.dy, dx + row * D, rows.dweights[head.kind]);
+      } else {
+        Store(D, head.kind, rope, Turn::kBackward, gradient, dx + row * D);
+      }
     }
   }
 }
@@ -218,15 +229,14 @@ void Backward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv, Ten
               Tensor dk_norm, Tensor dv_norm) {
   const Operands<T> operands = OperandsOf<T>(t);
   const int64_t columns = shape.qkv_columns();
-  T* const dx_rows = dqkv.As<T>();
   const int64_t ranges = RangeCount(shape.rows(), GrainFor(8 * columns));
   float* const memory = ThreadScratch<Operands<T>>(ranges * kRangeRows * shape.head_dim);
   std::fill_n(memory, ranges * kRangeRows * shape.head_dim, 0.0F);
   ParallelRanges(shape.rows(), ranges, [&](int64_t range, int64_t begin, int64_t end) {
     const RangeRows rows = RowsOf(memory, range, shape.head_dim);
     WithHeadDim(shape.head_dim, [&](auto D) {
-      ForEachToken(shape, begin, end, [&](const Token& token) {
-        BackwardToken(D, shape, operands, token, rows, dx_rows + token.n * columns);
+      ForEachBlock(shape, begin, end, [&](const Tokens& tokens) {
+        BackwardTokens(D, shape, operands, tokens, rows, dqkv.As<T>());
       });
     });
   });

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
@@ -19,16 +20,21 @@ void VectorLoop(int64_t count, F f) {
   for (int64_t j = 0; j < count; ++j) f(j);
 }
 
-// to <- from, [rows, columns] each, converted: exactly, or rounded to bf16. Strides are elements
-// from row to row.
+// to[j] <- from[j], converted: exactly, or rounded to bf16.
+template <class To, class From>
+void CopyRow(int64_t count, const From* from, To* to) {
+  if constexpr (std::is_same_v<To, From>) {
+    std::copy_n(from, count, to);
+  } else {
+    VectorLoop(count, [=](int64_t j) { to[j] = from[j]; });
+  }
+}
+
+// The same of [rows, columns]. Strides are elements from row to row.
 template <class To, class From>
 void CopyRows(int64_t rows, int64_t columns, const From* from, int64_t from_stride, To* to,
               int64_t to_stride) {
-  for (int64_t i = 0; i < rows; ++i) {
-    VectorLoop(columns, [row = from + i * from_stride, to_row = to + i * to_stride](int64_t j) {
-      to_row[j] = row[j];
-    });
-  }
+  for (int64_t i = 0; i < rows; ++i) CopyRow(columns, from + i * from_stride, to + i * to_stride);
 }
 
 // Combines f(j) over j in [0, count), starting from `neutral`, in an order that depends on count
