@@ -7,54 +7,16 @@
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <limits>
 
 #include "core/cpu/attention_blocks.h"
+#include "core/cpu/attention_softmax.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
-
-// The end of a row of `elements` in whole factors.
-template <class Factor>
-int64_t EndInFactors(int64_t elements) {
-  return FactorsOf<Factor>(elements) * kFactorDepth<Factor>;
-}
-
-// Memory for rounded scores: those of float32 stay where they are.
-template <class Factor>
-ElementOf<Factor>* TakeRounded(const AttentionFrame& frame, Parts& parts, float* scores) {
-  if constexpr (std::is_same_v<Factor, float>) {
-    return scores;
-  } else {
-    return parts.Take<ElementOf<Factor>>(frame.scores());
-  }
-}
-
-// Softmax of unscaled scores but for the division: row i of p becomes exp(scale (s - max)),
-// inverse_sum[i] = 1 / its sum, lse[i] its log-sum-exp. p: as `scores`, which it may be.
-template <class Factor>
-void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* scores,
-                 ElementOf<Factor>* p, float* inverse_sum, float* lse) {
-  for (int64_t i = 0; i < block.rows(); ++i) {
-    float* const row = scores + i * frame.score_stride;
-    ElementOf<Factor>* const p_row = p + i * frame.score_stride;
-    const int64_t visible = block.Visible(i);
-    const float largest = VectorMax(visible, [=](int64_t j) { return row[j]; });
-    const float sum = VectorSum(visible, [=, scale = frame.scale](int64_t j) {
-      const float exponential = Exp(scale * (row[j] - largest));
-      p_row[j] = exponential;
-      return exponential;
-    });
-    std::fill(p_row + visible, p_row + EndInFactors<Factor>(block.keys()), ElementOf<Factor>{});
-    inverse_sum[i] = 1 / sum;
-    lse[i] = frame.scale * largest + std::log(sum);
-  }
-}
 
 // One row's softmax (part / its sum) v over further keys, and their log-sum-exp, taken into the
 // row's result over earlier keys.
@@ -129,105 +91,6 @@ void BeginSums(const AttentionFrame& frame, const HeadRows& gradients, float* su
 void EndSums(const AttentionFrame& frame, const HeadRows& gradients, const float* sums) {
   for (int64_t i = 0; i < frame.keys; ++i) {
     gradients.Write(frame.key(i), sums + i * frame.padded_D, 1);
-  }
-}
-
-// P and dS of a block as operands of products. Columns are rows of factors along the block's rows.
-template <class Factor>
-struct ScoreOperands {
-  ScoreOperands(const AttentionFrame& frame, Parts& parts)
-      : scores(parts.Take<float>(frame.scores())), dscores(parts.Take<float>(frame.scores())) {
-    ds_rows = TakeRounded<Factor>(frame, parts, dscores);
-    if constexpr (std::is_same_v<Factor, float>) {
-      p_columns = scores;
-      ds_columns = dscores;
-    } else {
-      p_columns = parts.Take<Factor>(frame.scores() / kFactorDepth<Factor>);
-      ds_columns = parts.Take<Factor>(frame.scores() / kFactorDepth<Factor>);
-    }
-  }
-
-  float *scores, *dscores;  // [block rows, keys]
-  ElementOf<Factor>* ds_rows;
-  Factor *p_columns, *ds_columns;
-};
-
-// What of a row of scores its gradients need. delta: sum of dO . O of the row.
-struct RowStatistics {
-  float lse, delta;
-};
-
-// Unscaled scores and the gradients of probabilities become P and dS.
-void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& block, int64_t i,
-                        RowStatistics row, const ScoreOperands<float>& operands) {
-  float* const scores = operands.scores + i * frame.score_stride;
-  float* const dscores = operands.dscores + i * frame.score_stride;
-  const int64_t visible = block.Visible(i);
-  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
-    const float p = Exp(scale * scores[j] - row.lse);
-    scores[j] = p;
-    dscores[j] = p * (dscores[j] - row.delta) * scale;
-  });
-  std::fill(scores + visible, scores + block.keys(), 0.0F);
-  std::fill(dscores + visible, dscores + block.keys(), 0.0F);
-}
-
-// A bf16 in the upper half: to the nearest, ties away from zero, which takes a third of the
-// operations of BFloat16's own rounding. NaNs as arithmetic makes them stay NaNs.
-uint32_t RoundedUpperHalf(float value) { return std::bit_cast<uint32_t>(value) + 0x8000; }
-
-BFloat16Pair RoundedPair(float first, float second) {
-  return {RoundedUpperHalf(first) >> 16 | (RoundedUpperHalf(second) & 0xFFFF0000)};
-}
-
-// The same, rounded, of rows i and i + 1, i even. The second one may be missing from the block.
-// AVX2 has no use for it.
-[[maybe_unused]] void SoftmaxPairBackward(const AttentionFrame& frame, const ScoreBlock& block,
-                                          int64_t i, RowStatistics first, RowStatistics second,
-                                          const ScoreOperands<BFloat16Pair>& operands) {
-  const int64_t visible = block.Visible(i), stride = frame.score_stride;
-  // In place of a missing row the first one, with probabilities of zero.
-  const bool missing = i + 1 == block.rows();
-  const int64_t second_visible = missing ? visible : block.Visible(i + 1);
-  const int64_t step = missing ? 0 : stride;
-  if (missing) second = {std::numeric_limits<float>::infinity(), 0};
-  const float *const scores = operands.scores + i * stride, *const dscores =
-                                                                operands.dscores + i * stride;
-  BFloat16* const ds_rows = operands.ds_rows + i * stride;
-  BFloat16Pair *const p = operands.p_columns + i / 2 * stride, *const ds = operands.ds_columns +
-                                                                           i / 2 * stride;
-  VectorLoop(visible, [=, scale = frame.scale](int64_t j) {
-    const float p1 = Exp(scale * scores[j] - first.lse),
-                p2 = Exp(scale * scores[j + step] - second.lse),
-                ds1 = p1 * (dscores[j] - first.delta) * scale,
-                ds2 = p2 * (dscores[j + step] - second.delta) * scale;
-    p[j] = RoundedPair(p1, p2);
-    ds[j] = RoundedPair(ds1, ds2);
-    ds_rows[j].bits = static_cast<uint16_t>(RoundedUpperHalf(ds1) >> 16);
-    ds_rows[j + stride].bits = static_cast<uint16_t>(RoundedUpperHalf(ds2) >> 16);
-  });
-  for (int64_t j = visible; j < EndInFactors<BFloat16Pair>(block.keys()); ++j) {
-    const float p2 = j < second_visible ? Exp(frame.scale * scores[j + step] - second.lse) : 0.0F;
-    const float ds2 =
-        j < second_visible ? p2 * (dscores[j + step] - second.delta) * frame.scale : 0.0F;
-    p[j] = RoundedPair(0, p2);
-    ds[j] = RoundedPair(0, ds2);
-    ds_rows[j] = 0;
-    ds_rows[j + stride] = ds2;
-  }
-}
-
-// delta[i] = sum of dO . O of row i.
-template <class Factor>
-void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, const float* lse,
-                         const float* delta, const ScoreOperands<Factor>& operands) {
-  for (int64_t i = 0; i < block.rows(); i += kFactorDepth<Factor>) {
-    if constexpr (std::is_same_v<Factor, float>) {
-      SoftmaxRowBackward(frame, block, i, {lse[i], delta[i]}, operands);
-    } else {
-      const int64_t next = std::min(i + 1, block.rows() - 1);
-      SoftmaxPairBackward(frame, block, i, {lse[i], delta[i]}, {lse[next], delta[next]}, operands);
-    }
   }
 }
 

@@ -258,10 +258,18 @@ class WidenedProduct {
   float *a_memory_, *b_memory_, *out_memory_;
 };
 
+// As measured (docs/performance.md): oneDNN 2.6 has no bf16 products on AVX2, is slow there where a
+// matrix is narrow or the left one transposed, and on AVX-512 where the left one is and all is
+// bf16.
+bool TakesPacked(const Request& request, ProductKernels kernels) {
+  if (!PaysToPack({request.M, request.N, request.K})) return false;
+  if (kernels == ProductKernels::kAvx2) return true;
+  return kMultipliesPairs && request.options.transpose_a && request.a.dtype() == DType::kBF16 &&
+         request.b.dtype() == DType::kBF16;
+}
+
 void Multiply(const Request& request, ProductKernels kernels) {
-  if (kernels == ProductKernels::kAvx2 && PaysToPack({request.M, request.N, request.K})) {
-    return Packed(request);
-  }
+  if (TakesPacked(request, kernels)) return Packed(request);
   const ThreadLimit limit;
   thread_local ProductCache cache;
   const bool a_narrow = request.a.dtype() == DType::kBF16,
@@ -280,7 +288,7 @@ void Multiply(const Request& request, ProductKernels kernels) {
 }  // namespace
 
 // oneDNN has bf16 products from AVX-512 on, for older machines only a reference implementation or
-// none, and PackedProduct does not know AVX-512.
+// none.
 CpuOps::CpuOps()
     : CpuOps((static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) ==
                      dnnl_cpu_isa_avx512_core

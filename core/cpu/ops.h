@@ -1,5 +1,5 @@
 // CpuOps: the operations on host memory. One file per kernel family implements them; products are
-// oneDNN's, but for what AVX2 does faster (packed_product.h).
+// oneDNN's, but for what packed_product.h does faster.
 #pragma once
 
 #include "core/ops.h"
@@ -9,7 +9,7 @@ namespace twinstream::TWINSTREAM_CPU_ISA {
 // What computes products.
 enum class ProductKernels {
   kAvx2,    // PackedProduct where it pays, else oneDNN in float32: on copies of what is bf16
-  kAvx512,  // oneDNN: its kernels of float32 and of bf16
+  kAvx512,  // oneDNN: its kernels of float32 and of bf16; PackedProduct where it beats these
 };
 
 class CpuOps final : public Ops {

@@ -1,7 +1,7 @@
-// Products of matrices of a training step on CPUs with AVX2, on all of OpenMP's threads: out of
-// float32 copies of the operands in the order in which SmallProduct reads them. There oneDNN 2.6
-// has no bf16 products, and in float32 70 to 90 % of the speed of its large products where a matrix
-// is narrow or the left one is transposed.
+// Products of matrices of a training step, on all of OpenMP's threads: out of copies of the
+// operands in the order in which SmallProduct reads them. On AVX2 oneDNN 2.6 has no bf16 products,
+// and in float32 70 to 90 % of the speed of its large products where a matrix is narrow or the left
+// one is transposed; on AVX-512 60 to 80 % where the left one is transposed and both are bf16.
 #pragma once
 
 #include "core/cpu/product_panels.h"

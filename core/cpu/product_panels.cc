@@ -46,14 +46,13 @@ Factor FactorOf(const T* from, int64_t elements) {
   }
 }
 
-// As std::copy_n, where nearly all copies are of kMost: those need no call.
-template <int64_t kMost, class T>
-void CopyUpTo(const T* from, int64_t count, float* to) {
-  const auto copy = [=](int64_t j) { to[j] = from[j]; };
+// f(j) for j in [0, count), where nearly all counts are kMost: those need no call.
+template <int64_t kMost, class F>
+void LoopUpTo(int64_t count, F f) {
   if (count == kMost) {
-    VectorLoop(kMost, copy);
+    VectorLoop(kMost, f);
   } else {
-    VectorLoop(count, copy);
+    VectorLoop(count, f);
   }
 }
 
@@ -78,21 +77,33 @@ void Transpose(const T* from, int64_t from_stride, Factor* to, int64_t to_stride
   for (int64_t i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &pairs[i], sizeof(Vector));
 }
 
-// One row of factors of a matrix that is stored by rows: of elements k and, in pairs, k + 1 if that
-// is in `depth`.
-template <class Factor, class T>
+// Asks for the part of a row that is read kAhead rows later: each is in a page of its own, which
+// the processor's own prefetching does not follow. (Not inline, g++ takes it for one without
+// effects.)
+template <class T>
+[[gnu::always_inline]] inline void PrefetchRow(const ProductOperand& matrix, Range depth, int64_t k,
+                                               Range columns) {
+  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);
+  if (k + kAhead >= depth.end) return;
+  const T* const row = matrix.Element<T>(k + kAhead, columns.begin);
+  for (int64_t j = 0; j < columns.size(); j += kLine) __builtin_prefetch(row + j);
+}
+
+// Up to kMost columns of a row of factors of a matrix that is stored by rows: of elements k and, in
+// pairs, k + 1 if that is in `depth`.
+template <int64_t kMost, class T, class Factor>
 void PackRow(const ProductOperand& b, Range depth, int64_t k, Range columns, Factor* to) {
   const T* const from = b.Element<T>(k, columns.begin);
   if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
     if (k + 1 < depth.end) {
-      const auto pair = [=, next = from + b.stride](int64_t j) {
+      LoopUpTo<kMost>(columns.size(), [=, next = from + b.stride](int64_t j) {
         to[j].bits = from[j].bits | uint32_t{next[j].bits} << 16;
-      };
-      return VectorLoop(columns.size(), pair);
+      });
+    } else {
+      LoopUpTo<kMost>(columns.size(), [=](int64_t j) { to[j].bits = from[j].bits; });
     }
-    VectorLoop(columns.size(), [=](int64_t j) { to[j].bits = from[j].bits; });
   } else {
-    CopyUpTo<kPanelColumns>(from, columns.size(), to);
+    LoopUpTo<kMost>(columns.size(), [=](int64_t j) { to[j] = from[j]; });
   }
 }
 
@@ -116,29 +127,39 @@ void PackPanel(const ProductOperand& b, Range depth, Range columns, Factor* to) 
         to[j] = FactorOf<Factor>(b.Element<T>(k, columns.begin + j), depth.end - k);
       }
     } else {
-      PackRow<Factor, T>(b, depth, k, columns, to);
+      PackRow<kPanelColumns, T>(b, depth, k, columns, to);
     }
   }
 }
 
-template <class T>
-LeftOperand<float> PackLeftOf(const ProductOperand& a, Range rows, Range depth, float* to) {
+template <class Factor, class T>
+LeftOperand<Factor> PackLeftOf(const ProductOperand& a, Range rows, Range depth, Factor* to) {
+  const int64_t factors = FactorsOf<Factor>(depth.size());
   if (!a.transposed) {
     // Rows a power of two apart would take each other's place in the first-level cache.
-    CopyRows(rows.size(), depth.size(), a.Element<T>(rows.begin, depth.begin), a.stride, to,
-             depth.size());
-    return LeftOperand<float>::Rows(to, depth.size());
+    using Element = std::conditional_t<std::is_same_v<Factor, BFloat16Pair>, BFloat16, float>;
+    for (int64_t i = 0; i < rows.size(); ++i) {
+      Factor* const row = to + i * factors;
+      if (depth.size() % kFactorDepth<Factor> != 0) row[factors - 1] = {};
+      CopyRow(depth.size(), a.Element<T>(rows.begin + i, depth.begin),
+              reinterpret_cast<Element*>(row));
+    }
+    return LeftOperand<Factor>::Rows(to, factors);
   }
-  const auto tiles = LeftOperand<float>::Tiles(to, depth.size());
-  for (int64_t k = depth.begin; k < depth.end; ++k) {
-    const T* const from = a.Element<T>(0, k);
-    float* tile = to + (k - depth.begin) * kTileRows;
+  ProductOperand transpose = a;
+  transpose.transposed = false;
+  for (int64_t k = 0; k < factors; ++k) {
+    Factor* tile = to + k * kTileRows;
+    const int64_t first = depth.begin + k * kFactorDepth<Factor>;
+    for (int64_t i = 0; i < kFactorDepth<Factor>; ++i) {
+      PrefetchRow<T>(transpose, depth, first + i, rows);
+    }
     ForEachPart(rows, kTileRows, [&](Range part) {
-      CopyUpTo<kTileRows>(from + part.begin, part.size(), tile);
-      tile += depth.size() * kTileRows;
+      PackRow<kTileRows, T>(transpose, depth, first, part, tile);
+      tile += factors * kTileRows;
     });
   }
-  return tiles;
+  return LeftOperand<Factor>::Tiles(to, factors);
 }
 
 template <class Factor, class T>
@@ -153,25 +174,35 @@ RightOperand<Factor> PackRightOf(const ProductOperand& b, Range depth, Range col
   return RightOperand<Factor>::Panels(panels, factors);
 }
 
+// f of the type of the elements that become factors.
+template <class Factor, class F>
+auto WithElementType(DType dtype, F f) {
+  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
+    Check(dtype == DType::kBF16, "pairs of %s", NameOf(dtype));
+    return f(std::type_identity<BFloat16>());
+  } else {
+    return WithActivationType(dtype, f);
+  }
+}
+
 }  // namespace
 
 template <class Factor>
 RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Factor* panels) {
-  if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
-    Check(b.dtype == DType::kBF16, "pairs of %s", NameOf(b.dtype));
-    return PackRightOf<Factor, BFloat16>(b, depth, columns, panels);
-  } else {
-    return WithActivationType(b.dtype, [&]<class T>(std::type_identity<T>) {
-      return PackRightOf<Factor, T>(b, depth, columns, panels);
-    });
-  }
+  return WithElementType<Factor>(b.dtype, [&]<class T>(std::type_identity<T>) {
+    return PackRightOf<Factor, T>(b, depth, columns, panels);
+  });
 }
 template RightOperand<float> PackRight(ProductOperand, Range, Range, float*);
 template RightOperand<BFloat16Pair> PackRight(ProductOperand, Range, Range, BFloat16Pair*);
 
-LeftOperand<float> PackLeft(ProductOperand a, Range rows, Range depth, float* to) {
-  return WithActivationType(
-      a.dtype, [&]<class T>(std::type_identity<T>) { return PackLeftOf<T>(a, rows, depth, to); });
+template <class Factor>
+LeftOperand<Factor> PackLeft(ProductOperand a, Range rows, Range depth, Factor* to) {
+  return WithElementType<Factor>(a.dtype, [&]<class T>(std::type_identity<T>) {
+    return PackLeftOf<Factor, T>(a, rows, depth, to);
+  });
 }
+template LeftOperand<float> PackLeft(ProductOperand, Range, Range, float*);
+template LeftOperand<BFloat16Pair> PackLeft(ProductOperand, Range, Range, BFloat16Pair*);
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

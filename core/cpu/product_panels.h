@@ -46,7 +46,8 @@ template <class Factor>
 RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Factor* panels);
 
 // Rows `rows` and columns `depth` of a: in tiles when a is stored transposed, else in dense rows.
-// to: [rows.size(), in whole tiles, * depth.size()], overwritten.
-LeftOperand<float> PackLeft(ProductOperand a, Range rows, Range depth, float* to);
+// Pairs as above. to: [rows.size(), in whole tiles, * FactorsOf(depth.size())], overwritten.
+template <class Factor>
+LeftOperand<Factor> PackLeft(ProductOperand a, Range rows, Range depth, Factor* to);
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

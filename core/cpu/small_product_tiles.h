@@ -26,7 +26,9 @@ inline void MultiplyAdd(Vector& sums, float a, Vector b) { sums += a * b; }
 template <int64_t kRows, class Factor>
 void Tile(int64_t K, ProductResult result, LeftOperand<Factor> a, RightOperand<Factor> b) {
   for (int64_t i = 0; i < kRows; ++i) __builtin_prefetch(result.data + i * result.stride, 1);
-  Vector sums[kRows][2] = {};
+  Vector sums[kRows][2];
+#pragma GCC unroll 16
+  for (int64_t i = 0; i < kRows; ++i) sums[i][0] = sums[i][1] = Vector{};
 #pragma GCC unroll 4
   for (int64_t k = 0; k < K; ++k) {
     const Vector first = LoadVector(b.data + k * b.row_stride),
@@ -38,6 +40,7 @@ void Tile(int64_t K, ProductResult result, LeftOperand<Factor> a, RightOperand<F
       MultiplyAdd(sums[i][1], factor, second);
     }
   }
+#pragma GCC unroll 16
   for (int64_t i = 0; i < kRows; ++i) {
     float* const row = result.data + i * result.stride;
     if (result.add) {

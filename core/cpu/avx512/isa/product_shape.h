@@ -12,8 +12,8 @@ constexpr int64_t kVectorLanes = 16;  // floats in a vector
 // in one. Two multiplications and additions a cycle then need 1.2 loads.
 constexpr int64_t kTileRows = 12;
 
-// Of K at a time: as much of a panel and a tile take 33 KB of a first-level cache.
-constexpr int64_t kProductDepth = 192;
+// Of K at a time: as much of a panel and a tile take 44 KB of a first-level cache.
+constexpr int64_t kProductDepth = 256;
 
 // Whether there is a SmallProduct of BFloat16Pair.
 constexpr bool kMultipliesPairs = true;
