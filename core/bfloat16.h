@@ -19,9 +19,9 @@ struct BFloat16 {
   // finite value infinite; NaN stays NaN.
   constexpr BFloat16& operator=(float value) {
     const uint32_t wide = std::bit_cast<uint32_t>(value);
-    const uint32_t nearest = wide + 0x7FFF + ((wide >> 16) & 1);
-    const uint32_t quiet_nan = wide | 0x400000;  // rounding up could carry a NaN into infinity
-    bits = static_cast<uint16_t>((value != value ? quiet_nan : nearest) >> 16);
+    const uint32_t to_nearest = 0x7FFF + ((wide >> 16) & 1);
+    const uint32_t quiet = ~wide & 0x400000;  // rounding up could carry a NaN into infinity
+    bits = static_cast<uint16_t>((wide + (value != value ? quiet : to_nearest)) >> 16);
     return *this;
   }
 };

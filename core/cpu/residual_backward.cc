@@ -79,13 +79,13 @@ void WriteBackward(const ResidualWrite& write, T* dx, T* dy, Dp* dp, int64_t C) 
   }
 }
 
-// What the rows of one range share: sums of weight gradients and one row for u and du, then for dp,
-// each [C].
+// What the rows of one range share: sums of weight gradients, and a row for u, then for dp, and one
+// for du, each [C].
 struct RangeBuffers {
   float *dx_weight, *dy_weight, *dinput_weight, *doutput_weight;
-  float* u;
+  float *u, *du;
 };
-constexpr int64_t kRangeRows = 5;
+constexpr int64_t kRangeRows = 6;
 
 template <class T>
 class BackwardSite {
@@ -118,7 +118,8 @@ class BackwardSite {
             .dy_weight = rows + stride_,
             .dinput_weight = rows + 2 * stride_,
             .doutput_weight = rows + 3 * stride_,
-            .u = rows + 4 * stride_};
+            .u = rows + 4 * stride_,
+            .du = rows + 5 * stride_};
   }
 
   void AddGradients(const RangeBuffers& range) const {
@@ -148,33 +149,43 @@ class BackwardSite {
     const StreamRow<T> row = Streams(n, read);
     if (read.input_norm) {
       InputNormBackward(n, read, row, buffers);
-      StreamsBackward<float>(n, read, row, buffers.u, buffers);
+      StreamsBackward<float>(n, read, row, buffers.du, buffers);
     } else {
       StreamsBackward<T>(n, read, row, RowOf<T>(t_.dh, n), buffers);
     }
     if (t_.h) WriteInput(n, read, row, buffers.u);
   }
 
-  // h takes y's place perhaps: nothing reads the streams of this row any more. u: [C], overwritten.
-  void WriteInput(int64_t n, const ResidualRead& read, const StreamRow<T>& row, float* u) const {
+  // h takes y's place perhaps: nothing reads the streams of this row any more. u: of a normed read.
+  void WriteInput(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
+                  const float* u) const {
     T* const h = RowOf<T>(t_.h, n);
     if (!read.input_norm) return SumStreams(row, read, h, C_);
-    SumStreams(row, read, u, C_);
     NormSum(u, WeightOf(t_.input_weight), Scale(kScaleInput, n), h, C_);
   }
 
-  // buffers.u <- du
+  // buffers.u <- u, buffers.du <- du: as Backward, on the way of the sum of the streams.
   void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
                          const RangeBuffers& buffers) const {
-    SumStreams(row, read, buffers.u, C_);
-    Backward<float, T, float>({.v = buffers.u,
-                               .weight = WeightOf(t_.input_weight),
-                               .scale = Scale(kScaleInput, n),
-                               .du = RowOf<T>(t_.dh, n),
-                               .dv = buffers.u,
-                               .dweight = buffers.dinput_weight,
-                               .dv_kept = 0},
-                              C_);
+    const T* const dh = RowOf<T>(t_.dh, n);
+    const float* const weight = WeightOf(t_.input_weight);
+    const float scale = Scale(kScaleInput, n);
+    float* const u_row = buffers.u;
+    const float sum = WithConstant(XTermOf(read), [&](auto kX) {
+      return WithConstant(read.y, [&](auto kY) {
+        return VectorSum(C_, [=, dweight = buffers.dinput_weight](int64_t j) {
+          const float u = row.template Sum<kX(), kY()>(j);
+          u_row[j] = u;
+          const float udh = u * dh[j];
+          dweight[j] += scale * udh;
+          return weight[j] * udh;
+        });
+      });
+    });
+    const float u_part = scale * scale * scale * sum / static_cast<float>(C_);
+    VectorLoop(C_, [=, du = buffers.du](int64_t j) {
+      du[j] = scale * weight[j] * dh[j] - u_part * u_row[j];
+    });
   }
 
   template <class Du>
