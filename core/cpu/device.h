@@ -10,7 +10,9 @@ namespace twinstream {
 
 // Whether this machine runs the kernels of namespace avx512.
 inline bool HasAvx512() {
-  return __builtin_cpu_supports("x86-64-v4") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
+  return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
+         __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
+         __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
 }
 
 // threads: compute threads; 0 leaves OpenMP's default.
