@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 // With the kernels of the instruction set that this machine is best at.
 std::unique_ptr<Device> MakeCpuDevice(int threads) {
-  return HasAvx512() ? avx512::MakeCpuDevice(threads) : avx2::MakeCpuDevice(threads);
+  return HasAvx512Bf16() ? avx512::MakeCpuDevice(threads) : avx2::MakeCpuDevice(threads);
 }
 
 // The CUDA backend's module: beside the program; one folder up, for the tests of a build; or in lib

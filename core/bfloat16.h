@@ -1,5 +1,5 @@
-// BFloat16: the upper half of a float32. A format of memory only: it is read as a float32, and all
-// arithmetic is float32's. Conversions have no branches and no calls, so that loops over them
+// BFloat16: the upper half of a float32. A format of memory: it is read as a float32, and sums are
+// float32's. Conversions have no branches and no calls, so that loops over them
 // become vector instructions; constexpr, so that a CUDA compiler takes them for kernels too.
 #pragma once
 

@@ -188,8 +188,9 @@ class Ops {
   virtual void QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tensor dqkv,
                            Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const = 0;
 
-  // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). Never holds T x T
-  // scores: some rows of a head at a time. Of bf16 operands t.out, and g.dq, g.dk, g.dv, may be
+  // Causal softmax(q k' / sqrt(D)) v, query head h with key head h / (H / K). Where a device
+  // multiplies bf16, probabilities and gradients of scores are rounded to it first. Never holds T x
+  // T scores: some rows of a head at a time. Of bf16 operands t.out, and g.dq, g.dk, g.dv, may be
   // float32 all the same: for those who add to them in further calls. Forward writes t.out and
   // t.lse; backward reads them and writes g.dq, g.dk, g.dv.
   virtual void AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const = 0;

@@ -41,6 +41,7 @@ void Forward(const AttentionShape& shape, const ScoreArea& area, const Attention
   const int64_t blocks = area.blocks();
   // Neighbouring items are blocks of one head: a thread packs keys and values once for them.
   ParallelRows(shape.batch * H * blocks, 1, [&](int64_t begin, int64_t end) {
+    // Enough for either factor.
     const int64_t floats =
         2 * frame.panels() + 2 * frame.block_rows() + 2 * frame.scores() + 2 * kBlockRows;
     Parts parts(ThreadScratch<AttentionShape>(floats), floats);
@@ -117,6 +118,7 @@ class BackwardGroup {
   }
 
   void Run(int64_t b, int64_t kv) const {
+    // Enough for either factor.
     const int64_t floats =
         5 * frame_.panels() + 5 * frame_.block_rows() + 4 * frame_.scores() + kBlockRows;
     Parts parts(ThreadScratch<AttentionShape>(floats), floats);

@@ -14,7 +14,7 @@
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Whole tiles of SmallProduct. Smaller blocks read keys and values more often; 48 rows of scores
-// over 2048 keys fit a second-level cache (backward's two do over 1024).
+// over 2048 keys fit a second-level cache.
 constexpr int64_t kBlockRows = 48;
 
 // Query rows [begin, end) of one head and the keys [key_begin, key_end) that the last of them sees.
@@ -193,10 +193,6 @@ class Parts {
   float* next_;
   int64_t left_;
 };
-
-// What factors consist of.
-template <class Factor>
-using ElementOf = std::conditional_t<std::is_same_v<Factor, BFloat16Pair>, BFloat16, float>;
 
 // Panels of rows' transpose [D, keys]: the right operand of scores.
 template <class Factor>

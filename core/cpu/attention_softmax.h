@@ -20,9 +20,13 @@ int64_t EndInFactors(int64_t elements) {
   return FactorsOf<Factor>(elements) * kFactorDepth<Factor>;
 }
 
-// Loops over scores go so far, over hidden ones that hide themselves: a rest would be computed one
-// by one. No farther than a row's stride.
-inline int64_t EndInVectors(int64_t visible) { return (visible + 31) / 32 * 32; }
+// Loops over a row's scores end so many keys on, in whole vectors: the rest of a count is computed
+// one by one. Scores that the row does not see become -infinity first, of which the softmax is
+// zero.
+inline int64_t EndInVectors(int64_t visible) {
+  static_assert(kReductionLanes <= 2 * kPanelColumns);  // AttentionFrame::score_stride
+  return (visible + kReductionLanes - 1) / kReductionLanes * kReductionLanes;
+}
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
@@ -119,15 +123,14 @@ inline void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& bl
   FillFrom(end, block.keys(), dscores);
 }
 
-// The same, rounded, of rows i and i + 1, i even. The second one may be missing from the block.
+// The same, rounded, of rows i and i + 1, i even. If the block ends with i, the second one is row i
+// again, of probabilities that its statistics make zero.
 inline void SoftmaxPairBackward(const AttentionFrame& frame, const ScoreBlock& block, int64_t i,
                                 RowStatistics first, RowStatistics second,
                                 const ScoreOperands<BFloat16Pair>& operands) {
   const int64_t stride = frame.score_stride;
-  // Instead of a missing row the first one again, with probabilities of zero.
   const bool missing = i + 1 == block.rows();
   const int64_t step = missing ? 0 : stride;
-  if (missing) second = {std::numeric_limits<float>::infinity(), 0};
   const int64_t visible = block.Visible(i),
                 second_visible = missing ? visible : block.Visible(i + 1),
                 end = EndInVectors(second_visible);
@@ -165,8 +168,10 @@ void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, c
     if constexpr (std::is_same_v<Factor, float>) {
       SoftmaxRowBackward(frame, block, i, {lse[i], delta[i]}, operands);
     } else {
-      const int64_t next = std::min(i + 1, block.rows() - 1);
-      SoftmaxPairBackward(frame, block, i, {lse[i], delta[i]}, {lse[next], delta[next]}, operands);
+      const RowStatistics missing = {std::numeric_limits<float>::infinity(), 0};
+      SoftmaxPairBackward(frame, block, i, {lse[i], delta[i]},
+                          i + 1 < block.rows() ? RowStatistics{lse[i + 1], delta[i + 1]} : missing,
+                          operands);
     }
   }
 }

@@ -9,7 +9,7 @@
 namespace twinstream {
 
 // Whether this machine runs the kernels of namespace avx512.
-inline bool HasAvx512() {
+inline bool HasAvx512Bf16() {
   return __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512cd") != 0 &&
          __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
          __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512bf16") != 0;
@@ -19,7 +19,7 @@ inline bool HasAvx512() {
 namespace avx2 {
 std::unique_ptr<Device> MakeCpuDevice(int threads);
 }
-// Of machines with HasAvx512().
+// Of machines with HasAvx512Bf16().
 namespace avx512 {
 std::unique_ptr<Device> MakeCpuDevice(int threads);
 }

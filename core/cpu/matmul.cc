@@ -259,11 +259,11 @@ class WidenedProduct {
 };
 
 // As measured (docs/performance.md): oneDNN 2.6 has no bf16 products on AVX2, is slow there where a
-// matrix is narrow or the left one transposed, and on AVX-512 where the left one is and all is
+// matrix is narrow or the left one transposed, and on AVX-512 where the left one is and both are
 // bf16.
 bool TakesPacked(const Request& request, ProductKernels kernels) {
   if (!PaysToPack({request.M, request.N, request.K})) return false;
-  if (kernels == ProductKernels::kAvx2) return true;
+  if (kernels == ProductKernels::kPacked) return true;
   return kMultipliesPairs && request.options.transpose_a && request.a.dtype() == DType::kBF16 &&
          request.b.dtype() == DType::kBF16;
 }
@@ -277,7 +277,7 @@ void Multiply(const Request& request, ProductKernels kernels) {
              out_narrow = request.out.dtype() == DType::kBF16;
   const bool all_wide = !a_narrow && !b_narrow && !out_narrow;
   // What takes varying shapes (VaryingProduct) takes float32 alone.
-  const bool native = kernels == ProductKernels::kAvx512 && !request.options.varying;
+  const bool native = kernels == ProductKernels::kOneDnn && !request.options.varying;
   if (all_wide || (a_narrow && b_narrow && native)) {
     Direct(cache, request);
   } else {
@@ -292,8 +292,8 @@ void Multiply(const Request& request, ProductKernels kernels) {
 CpuOps::CpuOps()
     : CpuOps((static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) ==
                      dnnl_cpu_isa_avx512_core
-                 ? ProductKernels::kAvx512
-                 : ProductKernels::kAvx2) {}
+                 ? ProductKernels::kOneDnn
+                 : ProductKernels::kPacked) {}
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   const auto [M, N, K] = CheckedMatmul(out, a, b, options);

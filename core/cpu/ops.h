@@ -8,8 +8,8 @@ namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // What computes products.
 enum class ProductKernels {
-  kAvx2,    // PackedProduct where it pays, else oneDNN in float32: on copies of what is bf16
-  kAvx512,  // oneDNN: its kernels of float32 and of bf16; PackedProduct where it beats these
+  kPacked,  // PackedProduct where it pays, else oneDNN in float32: on copies of what is bf16
+  kOneDnn,  // oneDNN in float32 and in bf16, but for PackedProduct where pairs beat it
 };
 
 class CpuOps final : public Ops {

@@ -9,13 +9,15 @@
 namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
-// Blocks are kProductDepth factors deep. One of a takes 77 to 92 KB of a second-level cache; one of
-// b, whose panels come by one after another, 1.3 to 1.6 MB of memory.
+// Blocks are kProductDepth factors deep. One of a takes 77 KB of a second-level cache (AVX-512: 123
+// KB); one of b, whose panels come by one after another, 1.3 MB of memory (1 MB).
 constexpr int64_t kBlockRows = 10 * kTileRows;
-constexpr int64_t kBlockColumns = 64 * kPanelColumns;
+constexpr int64_t kBlockColumns = 1024;
+static_assert(kBlockColumns % kPanelColumns == 0);
 
 // A bf16 result is summed up in float32, for so many rows of a block's columns at a time: 3.75 MiB.
-constexpr int64_t kRoundedRows = 16 * kBlockRows;
+constexpr int64_t kRoundedRows = 960;
+static_assert(kRoundedRows % kBlockRows == 0);
 
 // A rectangle of the result, on one thread.
 template <class Factor>
@@ -64,7 +66,7 @@ class Rectangle {
   }
 
   // Where a block of `rows` is summed up. Of one depth alone, blocks of a bf16 result take turns in
-  // 240 KB, which stay in a second-level cache.
+  // 240 KB (AVX-512: 480 KB), which stay in a second-level cache.
   ProductResult SumsOf(Range rows, Range block, Range columns, bool one_depth) const {
     if (sums_ == nullptr) return {ResultAt<float>(block, columns), result_.stride};
     const int64_t row = one_depth ? 0 : block.begin - rows.begin;
@@ -127,15 +129,6 @@ Cuts CutsFor(ProductSizes sizes, int64_t threads) {
   return best;
 }
 
-}  // namespace
-
-bool PaysToPack(ProductSizes sizes) {
-  constexpr int64_t kLeast = 64;
-  return sizes.M >= kLeast && sizes.N >= kLeast;
-}
-
-namespace {
-
 template <class Factor>
 void ProductOf(ProductSizes sizes, PackedResult result, ProductOperand a, ProductOperand b) {
   constexpr int64_t kWorkOfThread = 1 << 20;
@@ -149,6 +142,11 @@ void ProductOf(ProductSizes sizes, PackedResult result, ProductOperand a, Produc
 }
 
 }  // namespace
+
+bool PaysToPack(ProductSizes sizes) {
+  constexpr int64_t kLeast = 64;
+  return sizes.M >= kLeast && sizes.N >= kLeast;
+}
 
 void PackedProduct(ProductSizes sizes, PackedResult result, ProductOperand a, ProductOperand b) {
   const bool pairs = a.dtype == DType::kBF16 && b.dtype == DType::kBF16;

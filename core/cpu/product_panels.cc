@@ -77,8 +77,8 @@ void Transpose(const T* from, int64_t from_stride, Factor* to, int64_t to_stride
   for (int64_t i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &pairs[i], sizeof(Vector));
 }
 
-// Asks for the part of a row that is read kAhead rows later: each is in a page of its own, which
-// the processor's own prefetching does not follow. (Not inline, g++ takes it for one without
+// Asks for the part of a row that is read kAhead rows later: long rows are in pages of their own,
+// which the processor's own prefetching does not follow. (Not inline, g++ takes it for one without
 // effects.)
 template <class T>
 [[gnu::always_inline]] inline void PrefetchRow(const ProductOperand& matrix, Range depth, int64_t k,
@@ -137,12 +137,11 @@ LeftOperand<Factor> PackLeftOf(const ProductOperand& a, Range rows, Range depth,
   const int64_t factors = FactorsOf<Factor>(depth.size());
   if (!a.transposed) {
     // Rows a power of two apart would take each other's place in the first-level cache.
-    using Element = std::conditional_t<std::is_same_v<Factor, BFloat16Pair>, BFloat16, float>;
     for (int64_t i = 0; i < rows.size(); ++i) {
       Factor* const row = to + i * factors;
       if (depth.size() % kFactorDepth<Factor> != 0) row[factors - 1] = {};
       CopyRow(depth.size(), a.Element<T>(rows.begin + i, depth.begin),
-              reinterpret_cast<Element*>(row));
+              reinterpret_cast<ElementOf<Factor>*>(row));
     }
     return LeftOperand<Factor>::Rows(to, factors);
   }

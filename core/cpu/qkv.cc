@@ -63,9 +63,8 @@ struct Tokens {
   int64_t n, b, position, count;
 };
 
-// Calls f(tokens) for rows [begin, end), so many at a time that their columns stay in a
-// second-level cache: each head's rows lie together in memory on one side only, and heads a power
-// of two apart.
+// Calls f(tokens) for rows [begin, end) in blocks: f takes head by head, whose rows lie together on
+// one side, because heads a power of two apart would take each other's place in the caches.
 template <class F>
 void ForEachBlock(const AttentionShape& shape, int64_t begin, int64_t end, F f) {
   constexpr int64_t kTokens = 128;
@@ -79,7 +78,7 @@ void ForEachBlock(const AttentionShape& shape, int64_t begin, int64_t end, F f) 
 
 // The first token's row of one head in [B, count, T, D]; those of the others follow.
 template <class T>
-T* HeadRows(const AttentionShape& shape, T* heads, const Head& head, const Tokens& tokens) {
+T* FirstHeadRow(const AttentionShape& shape, T* heads, const Head& head, const Tokens& tokens) {
   const int64_t row = (tokens.b * head.count + head.index) * shape.sequence + tokens.position;
   return heads + row * shape.head_dim;
 }
@@ -171,7 +170,7 @@ void ForwardTokens(Extent D, const AttentionShape& shape, float eps, const Opera
   for (int64_t j = 0; j < heads; ++j) {
     const Head head = HeadAt(shape, j);
     const float* const norm = operands.norm[head.kind];
-    T* y = HeadRows(shape, operands.heads[head.kind], head, tokens);
+    T* y = FirstHeadRow(shape, operands.heads[head.kind], head, tokens);
     for (int64_t i = 0; i < tokens.count; ++i, y += D) {
       const int64_t row = (tokens.n + i) * heads + j;
       const T* const x = operands.qkv + row * D;
@@ -208,7 +207,7 @@ void BackwardTokens(Extent D, const AttentionShape& shape, const Operands<T>& op
   for (int64_t j = 0; j < heads; ++j) {
     const Head head = HeadAt(shape, j);
     const float* const norm = operands.norm[head.kind];
-    const T* dy = HeadRows(shape, operands.heads[head.kind], head, tokens);
+    const T* dy = FirstHeadRow(shape, operands.heads[head.kind], head, tokens);
     for (int64_t i = 0; i < tokens.count; ++i, dy += D) {
       const int64_t row = (tokens.n + i) * heads + j;
       const float* const rope = operands.rope + (tokens.position + i) * D;

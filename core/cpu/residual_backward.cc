@@ -164,7 +164,8 @@ class BackwardSite {
     NormSum(u, WeightOf(t_.input_weight), Scale(kScaleInput, n), h, C_);
   }
 
-  // buffers.u <- u, buffers.du <- du: as Backward, on the way of the sum of the streams.
+  // buffers.u <- u, the sum of the streams; buffers.du <- du, the gradient of u from that of
+  // h = scale . weight . u: Backward's equation, in the loop that sums u.
   void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
                          const RangeBuffers& buffers) const {
     const T* const dh = RowOf<T>(t_.dh, n);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "core/bfloat16.h"
 #include "isa/product_shape.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
@@ -24,6 +25,10 @@ using BFloat16Factor = std::conditional_t<kMultipliesPairs, BFloat16Pair, float>
 
 template <class Factor>
 constexpr int64_t kFactorDepth = std::is_same_v<Factor, BFloat16Pair> ? 2 : 1;
+
+// What factors consist of.
+template <class Factor>
+using ElementOf = std::conditional_t<std::is_same_v<Factor, BFloat16Pair>, BFloat16, float>;
 
 // Factors of so many elements along K.
 template <class Factor>
@@ -70,9 +75,6 @@ struct RightOperand {
   const Factor* data;
   int64_t row_stride, panel_stride;
 
-  static RightOperand Rows(const Factor* data, int64_t stride) {
-    return {data, stride, kPanelColumns};
-  }
   // Panels of K dense rows one after another: the next row is in the next cache lines.
   static RightOperand Panels(const Factor* data, int64_t K) {
     return {data, kPanelColumns, K * kPanelColumns};

@@ -1,5 +1,5 @@
 // The definition of SmallProduct (small_product.h), for the files that instantiate it. MultiplyAdd
-// of other factors than float stands beside the factor.
+// of other factors than float stands there.
 #pragma once
 
 #include <algorithm>

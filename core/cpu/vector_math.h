@@ -37,12 +37,15 @@ void CopyRows(int64_t rows, int64_t columns, const From* from, int64_t from_stri
   for (int64_t i = 0; i < rows; ++i) CopyRow(columns, from + i * from_stride, to + i * to_stride);
 }
 
+// Lanes of a reduction: several vectors, whose operations need not wait for each other.
+constexpr int64_t kReductionLanes = 32;
+
 // Combines f(j) over j in [0, count), starting from `neutral`, in an order that depends on count
 // alone. f(j) may also write, as in VectorLoop. The lanes are combined by halves: one after another
 // they would wait for each other, which costs a row of a head more than all the rest.
 template <class T, class F, class Combine>
 T VectorReduction(int64_t count, T neutral, F f, Combine combine) {
-  constexpr int64_t kLanes = 32;  // several vectors, whose operations need not wait for each other
+  constexpr int64_t kLanes = kReductionLanes;
   T lanes[kLanes];
   std::fill(lanes, lanes + kLanes, neutral);
   const int64_t whole = count / kLanes * kLanes;

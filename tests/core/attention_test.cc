@@ -298,17 +298,21 @@ TEST(CpuAttentionForward, LargeScoresStayFinite) {
 
 TEST(CpuAttentionForward, LaterTokensDoNotMatter) {
   const AttentionShape shape{.batch = 1, .sequence = 130, .heads = 2, .kv_heads = 1, .head_dim = 8};
-  Attention attention(shape), changed(shape);
-  const int64_t cut = 100 * shape.head_dim;  // tokens 100 .. of the only key head
-  std::fill(changed.k.begin() + cut, changed.k.end(), 7.0F);
-  std::fill(changed.v.begin() + cut, changed.v.end(), -9.0F);
-  const Ops& ops = testing::TestedOps();
-  attention.Run(ops);
-  changed.Run(ops);
-  const auto before = [&](const Attention& a) {
-    return std::vector<float>(a.out.begin(), a.out.begin() + 100 * shape.heads * shape.head_dim);
-  };
-  EXPECT_EQ(before(attention), before(changed));
+  constexpr int64_t kCut = 101;  // in the middle of a pair
+  for (const Types& types : kTypes) {
+    SCOPED_TRACE(NameOf(types));
+    Attention attention(shape, 1, types), changed(shape, 1, types);
+    const int64_t cut = kCut * shape.head_dim;  // of the only key head
+    std::fill(changed.k.begin() + cut, changed.k.end(), 7.0F);
+    std::fill(changed.v.begin() + cut, changed.v.end(), -9.0F);
+    const Ops& ops = testing::TestedOps();
+    attention.Run(ops);
+    changed.Run(ops);
+    const auto before = [&](const Attention& a) {
+      return std::vector<float>(a.out.begin(), a.out.begin() + kCut * shape.heads * shape.head_dim);
+    };
+    EXPECT_EQ(before(attention), before(changed));
+  }
 }
 
 TEST(CpuAttentionBackward, TheNumberOfThreadsDoesNotChangeABit) {

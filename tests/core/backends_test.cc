@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "core/cpu/device.h"
 #include "core/device.h"
 #include "core/device_collectives.h"
 #include "core/ops.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
@@ -21,6 +23,36 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 TEST(BackendsTest, TheCpuIsAlwaysThere) { EXPECT_EQ(MakeDevice("cpu").value()->name(), "cpu"); }
+
+// lse [T] of attention over bf16, whose scores each instruction set sums up in its own order.
+std::vector<float> LseOfAttention(Device& device) {
+  constexpr int64_t T = 100, D = 64;
+  std::vector<float> q = testing::RandomFloats(T * D, 1, DType::kBF16),
+                     k = testing::RandomFloats(T * D, 2, DType::kBF16), v = k, out(q.size()),
+                     lse(T);
+  const Shape heads = {1, 1, T, D};
+  const testing::Lent lent_q(q, heads, DType::kBF16), lent_k(k, heads, DType::kBF16),
+      lent_v(v, heads, DType::kBF16), lent_out(out, {T, D}, DType::kBF16);
+  device.ops().AttentionForward(
+      {.batch = 1, .sequence = T, .heads = 1, .kv_heads = 1, .head_dim = D},
+      {.q = lent_q,
+       .k = lent_k,
+       .v = lent_v,
+       .out = lent_out,
+       .lse = testing::View(lse, {1, 1, T})});
+  return lse;
+}
+
+TEST(BackendsTest, TheCpuHasTheKernelsThatTheMachineIsBestAt) {
+  const std::vector<float> chosen = LseOfAttention(*MakeDevice("cpu").value()),
+                           of_avx2 = LseOfAttention(*avx2::MakeCpuDevice(/*threads=*/0));
+  if (!HasAvx512Bf16()) {
+    EXPECT_EQ(chosen, of_avx2);
+    return;
+  }
+  EXPECT_EQ(chosen, LseOfAttention(*avx512::MakeCpuDevice(/*threads=*/0)));
+  EXPECT_NE(chosen, of_avx2);
+}
 
 TEST(BackendsTest, AnUnknownDeviceIsRefused) {
   EXPECT_EQ(MakeDevice("abacus").status().code(), absl::StatusCode::kInvalidArgument);

@@ -268,6 +268,24 @@ TEST(CpuQkvBackward, NormGradientsAreSumsOverAllRows) {
   EXPECT_LT(RelativeError(actual, expected), Float32Tolerance(B * T));
 }
 
+// Tokens are taken in blocks, which end with a sequence.
+TEST(CpuQkv, LongSequencesEqualTheDoubleReference) {
+  const Case c{
+      {.batch = 2, .sequence = 141, .heads = 2, .kv_heads = 1, .head_dim = 4}, true, true, false};
+  Qkv op(c);
+  op.Forward();
+  std::vector<double> qkv = ToDouble(op.qkv);
+  const std::vector<double> weights = ToDouble(op.weights);
+  const std::vector<Heads> expected = Reference(c, qkv, weights);
+  for (size_t kind = 0; kind < 3; ++kind)
+    EXPECT_LT(RelativeError(op.heads[kind], expected[kind]), Float32Tolerance(c.shape.head_dim));
+  const std::vector<std::vector<float>> dheads = op.SetGradients();
+  op.Backward();
+  const auto heads_of = [&] { return Reference(c, qkv, weights); };
+  EXPECT_LT(RelativeError(op.dqkv, Slopes(dheads, qkv, heads_of)),
+            Float32Tolerance(c.shape.head_dim));
+}
+
 // Parts of larger tensors begin anywhere.
 TEST(CpuQkvForward, TensorsMayBeginAtAnyElement) {
   const Case c{

@@ -9,7 +9,7 @@
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   constexpr bool kNeedsAvx512 = twinstream::TWINSTREAM_CPU_ISA::kMultipliesPairs;
-  if (kNeedsAvx512 && !twinstream::HasAvx512()) {
+  if (kNeedsAvx512 && !twinstream::HasAvx512Bf16()) {
     std::puts("SKIPPED: this machine has no AVX-512 with bf16 to run these kernels");
     return 77;
   }

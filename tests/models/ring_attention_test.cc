@@ -65,11 +65,12 @@ struct Sequences {
   std::vector<float> q, k, v, dout, out, lse, dq, dk, dv;
 };
 
-// Forward and backward of one rank, twice, as micro-batches follow each other. On AVX2, where
-// attention rounds results alone: on AVX-512 also what it multiplies.
+// Forward and backward of one rank, twice, as micro-batches follow each other. In bf16 on AVX2,
+// where attention rounds results alone: on AVX-512 also what it multiplies.
 void RunRank(const AttentionShape& whole, Communicator& context_ranks, Sequences& all,
              std::mutex& mutex) {
-  const std::unique_ptr<Device> device = avx2::MakeCpuDevice(/*threads=*/0);
+  const std::unique_ptr<Device> device =
+      all.dtype == DType::kBF16 ? avx2::MakeCpuDevice(/*threads=*/0) : MakeDevice("cpu").value();
   const TensorRegion region = TensorRegion::Alone();
   const ExpertRegion experts = ExpertRegion::Alone();
   ParameterStore parameters;

@@ -26,7 +26,7 @@ Tensor TensorOf(std::vector<float>& values, int64_t rows, int64_t columns) {
 // Where oneDNN has no bf16 products: widened ones, and from 64 x 64 on PackedProduct's. What this
 // machine is good at: product_test.
 TEST(MatmulTest, Bf16MatricesInEveryPlaceMatchTheReference) {
-  const CpuOps ops(ProductKernels::kAvx2);
+  const CpuOps ops(ProductKernels::kPacked);
   for (const ProductSize& size :
        {ProductSize{1, 1, 1}, ProductSize{5, 1, 9}, ProductSize{17, 33, 65},
         ProductSize{13, 67, 128}, ProductSize{70, 67, 33}}) {
@@ -38,7 +38,7 @@ TEST(MatmulTest, Bf16MatricesInEveryPlaceMatchTheReference) {
 
 // Float32 products of sizes that AVX2 gives to PackedProduct.
 TEST(MatmulTest, OneDnnsLargeProductsMatchTheReference) {
-  const CpuOps ops(ProductKernels::kAvx512);
+  const CpuOps ops(ProductKernels::kOneDnn);
   for (const MatmulOptions& options : testing::AllMatmulOptions()) {
     EXPECT_LE(ProductError(ops, {130, 96, 321}, options), testing::Float32Tolerance(321));
   }
@@ -49,7 +49,7 @@ TEST(MatmulTest, OneDnnsLargeProductsMatchTheReference) {
 // products of varying sizes are widened, whatever the machine.
 TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
   constexpr int64_t M = 70, N = 131, K = 1 << 14;
-  const CpuOps ops(ProductKernels::kAvx512);
+  const CpuOps ops(ProductKernels::kOneDnn);
   std::vector<float> a = testing::RandomFloats(M * K, 1, DType::kBF16),
                      b = testing::RandomFloats(K * N, 2, DType::kBF16);
   for (const MatmulOptions& options : testing::AllMatmulOptions()) {

@@ -32,8 +32,8 @@ void ForEachForm(DType dtype, F f) {
 }
 
 // Element `index` of a factor.
-double ElementOf(float factor, int64_t /*index*/) { return factor; }
-double ElementOf(BFloat16Pair factor, int64_t index) {
+double ElementAt(float factor, int64_t /*index*/) { return factor; }
+double ElementAt(BFloat16Pair factor, int64_t index) {
   return std::bit_cast<float>((index == 0 ? factor.bits << 16 : factor.bits) & 0xFFFF0000);
 }
 
@@ -54,7 +54,7 @@ void ExpectPanels(DType dtype, Range depth) {
             right.data[j / kPanelColumns * right.panel_stride +
                        k / kFactorDepth<Factor> * right.row_stride + j % kPanelColumns];
         const bool missing = j >= columns.size() || k >= depth.size();
-        EXPECT_EQ(ElementOf(packed, k % kFactorDepth<Factor>),
+        EXPECT_EQ(ElementAt(packed, k % kFactorDepth<Factor>),
                   missing ? 0 : At(stored, b, depth.begin + k, columns.begin + j));
       }
     }
@@ -83,7 +83,7 @@ void ExpectLeft(DType dtype, Range depth) {
     for (int64_t i = 0; i < rows.size(); ++i) {
       for (int64_t k = 0; k < factors * kFactorDepth<Factor>; ++k) {
         const Factor factor = *left.From(i, k / kFactorDepth<Factor>).data;
-        EXPECT_EQ(ElementOf(factor, k % kFactorDepth<Factor>),
+        EXPECT_EQ(ElementAt(factor, k % kFactorDepth<Factor>),
                   k < depth.size() ? At(stored, a, rows.begin + i, depth.begin + k) : 0);
       }
     }
