@@ -1,4 +1,4 @@
-// Matrix products on the CPU: by oneDNN, which no other file knows, or by PackedProduct.
+// Matrix products on the CPU: by oneDNN, which no other file knows.
 #include <omp.h>
 
 #include <algorithm>
@@ -8,7 +8,6 @@
 #include <map>
 
 #include "core/cpu/ops.h"
-#include "core/cpu/packed_product.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
 #include "core/op_checks.h"
@@ -137,16 +136,6 @@ struct Request {
   int64_t M, N, K;
 };
 
-// By products of our own.
-void Packed(const Request& request) {
-  const auto [out, a, b, options, M, N, K] = request;
-  const auto operand = [](Tensor matrix, bool transposed) {
-    return ProductOperand{matrix.data(), matrix.dtype(), matrix.dim(1), transposed};
-  };
-  PackedProduct({M, N, K}, {out.data(), out.dtype(), out.dim(1), options.accumulate},
-                operand(a, options.transpose_a), operand(b, options.transpose_b));
-}
-
 // On the matrices where they are.
 void Direct(ProductCache& cache, const Request& request) {
   const auto layout = [](Tensor matrix) { return MatrixLayout{matrix.dtype(), matrix.dim(1)}; };
@@ -258,18 +247,7 @@ class WidenedProduct {
   float *a_memory_, *b_memory_, *out_memory_;
 };
 
-// As measured (docs/performance.md): oneDNN 2.6 has no bf16 products on AVX2, is slow there where a
-// matrix is narrow or the left one transposed, and on AVX-512 where the left one is and both are
-// bf16.
-bool TakesPacked(const Request& request, ProductKernels kernels) {
-  if (!PaysToPack({request.M, request.N, request.K})) return false;
-  if (kernels == ProductKernels::kPacked) return true;
-  return kMultipliesPairs && request.options.transpose_a && request.a.dtype() == DType::kBF16 &&
-         request.b.dtype() == DType::kBF16;
-}
-
-void Multiply(const Request& request, ProductKernels kernels) {
-  if (TakesPacked(request, kernels)) return Packed(request);
+void Multiply(const Request& request, BFloat16Products bf16) {
   const ThreadLimit limit;
   thread_local ProductCache cache;
   const bool a_narrow = request.a.dtype() == DType::kBF16,
@@ -277,7 +255,7 @@ void Multiply(const Request& request, ProductKernels kernels) {
              out_narrow = request.out.dtype() == DType::kBF16;
   const bool all_wide = !a_narrow && !b_narrow && !out_narrow;
   // What takes varying shapes (VaryingProduct) takes float32 alone.
-  const bool native = kernels == ProductKernels::kOneDnn && !request.options.varying;
+  const bool native = bf16 == BFloat16Products::kNative && !request.options.varying;
   if (all_wide || (a_narrow && b_narrow && native)) {
     Direct(cache, request);
   } else {
@@ -292,8 +270,8 @@ void Multiply(const Request& request, ProductKernels kernels) {
 CpuOps::CpuOps()
     : CpuOps((static_cast<int>(dnnl::get_effective_cpu_isa()) & dnnl_cpu_isa_avx512_core) ==
                      dnnl_cpu_isa_avx512_core
-                 ? ProductKernels::kOneDnn
-                 : ProductKernels::kPacked) {}
+                 ? BFloat16Products::kNative
+                 : BFloat16Products::kWidened) {}
 
 void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   const auto [M, N, K] = CheckedMatmul(out, a, b, options);
@@ -303,7 +281,7 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
     return;
   }
   try {
-    Multiply({out, a, b, options, M, N, K}, product_kernels_);
+    Multiply({out, a, b, options, M, N, K}, bf16_products_);
   } catch (const dnnl::error& error) {
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));

@@ -1,21 +1,21 @@
 // CpuOps: the operations on host memory. One file per kernel family implements them; products are
-// oneDNN's, but for what packed_product.h does faster.
+// oneDNN's.
 #pragma once
 
 #include "core/ops.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
-// What computes products.
-enum class ProductKernels {
-  kPacked,  // PackedProduct where it pays, else oneDNN in float32: on copies of what is bf16
-  kOneDnn,  // oneDNN in float32 and in bf16, but for PackedProduct where pairs beat it
+// How bf16 matrices are multiplied.
+enum class BFloat16Products {
+  kNative,
+  kWidened,  // float32 copies of them
 };
 
 class CpuOps final : public Ops {
  public:
   CpuOps();  // with the products that this machine is good at
-  explicit CpuOps(ProductKernels kernels) : product_kernels_(kernels) {}
+  explicit CpuOps(BFloat16Products products) : bf16_products_(products) {}
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
@@ -58,7 +58,7 @@ class CpuOps final : public Ops {
   void Zero(Tensor out) const override;
 
  private:
-  ProductKernels product_kernels_;
+  BFloat16Products bf16_products_;
 };
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

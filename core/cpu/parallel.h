@@ -11,6 +11,12 @@
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
+// Rows or columns [begin, end) of a matrix.
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
+};
+
 // How many contiguous ranges of at least `grain` rows ParallelRanges should split `rows` into: at
 // most one per thread, one when the caller is already one of several threads.
 inline int64_t RangeCount(int64_t rows, int64_t grain) {

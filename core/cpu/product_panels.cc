@@ -1,5 +1,6 @@
 #include "core/cpu/product_panels.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -46,11 +47,11 @@ Factor FactorOf(const T* from, int64_t elements) {
   }
 }
 
-// f(j) for j in [0, count), where nearly all counts are kMost: those need no call.
-template <int64_t kMost, class F>
-void LoopUpTo(int64_t count, F f) {
-  if (count == kMost) {
-    VectorLoop(kMost, f);
+// f(j) for j in [0, count), where nearly all counts are kPanelColumns: those need no call.
+template <class F>
+void LoopOverPanel(int64_t count, F f) {
+  if (count == kPanelColumns) {
+    VectorLoop(kPanelColumns, f);
   } else {
     VectorLoop(count, f);
   }
@@ -77,33 +78,21 @@ void Transpose(const T* from, int64_t from_stride, Factor* to, int64_t to_stride
   for (int64_t i = 0; i < kSide; ++i) std::memcpy(to + i * to_stride, &pairs[i], sizeof(Vector));
 }
 
-// Asks for the part of a row that is read kAhead rows later: long rows are in pages of their own,
-// which the processor's own prefetching does not follow. (Not inline, g++ takes it for one without
-// effects.)
-template <class T>
-[[gnu::always_inline]] inline void PrefetchRow(const ProductOperand& matrix, Range depth, int64_t k,
-                                               Range columns) {
-  constexpr int64_t kAhead = 16, kLine = 64 / sizeof(T);
-  if (k + kAhead >= depth.end) return;
-  const T* const row = matrix.Element<T>(k + kAhead, columns.begin);
-  for (int64_t j = 0; j < columns.size(); j += kLine) __builtin_prefetch(row + j);
-}
-
-// Up to kMost columns of a row of factors of a matrix that is stored by rows: of elements k and, in
-// pairs, k + 1 if that is in `depth`.
-template <int64_t kMost, class T, class Factor>
+// A panel's row of factors of a matrix that is stored by rows: of elements k and, in pairs, k + 1
+// if that is in `depth`.
+template <class T, class Factor>
 void PackRow(const ProductOperand& b, Range depth, int64_t k, Range columns, Factor* to) {
   const T* const from = b.Element<T>(k, columns.begin);
   if constexpr (std::is_same_v<Factor, BFloat16Pair>) {
     if (k + 1 < depth.end) {
-      LoopUpTo<kMost>(columns.size(), [=, next = from + b.stride](int64_t j) {
+      LoopOverPanel(columns.size(), [=, next = from + b.stride](int64_t j) {
         to[j].bits = from[j].bits | uint32_t{next[j].bits} << 16;
       });
     } else {
-      LoopUpTo<kMost>(columns.size(), [=](int64_t j) { to[j].bits = from[j].bits; });
+      LoopOverPanel(columns.size(), [=](int64_t j) { to[j].bits = from[j].bits; });
     }
   } else {
-    LoopUpTo<kMost>(columns.size(), [=](int64_t j) { to[j] = from[j]; });
+    LoopOverPanel(columns.size(), [=](int64_t j) { to[j] = from[j]; });
   }
 }
 
@@ -127,38 +116,9 @@ void PackPanel(const ProductOperand& b, Range depth, Range columns, Factor* to) 
         to[j] = FactorOf<Factor>(b.Element<T>(k, columns.begin + j), depth.end - k);
       }
     } else {
-      PackRow<kPanelColumns, T>(b, depth, k, columns, to);
+      PackRow<T>(b, depth, k, columns, to);
     }
   }
-}
-
-template <class Factor, class T>
-LeftOperand<Factor> PackLeftOf(const ProductOperand& a, Range rows, Range depth, Factor* to) {
-  const int64_t factors = FactorsOf<Factor>(depth.size());
-  if (!a.transposed) {
-    // Rows a power of two apart would take each other's place in the first-level cache.
-    for (int64_t i = 0; i < rows.size(); ++i) {
-      Factor* const row = to + i * factors;
-      if (depth.size() % kFactorDepth<Factor> != 0) row[factors - 1] = {};
-      CopyRow(depth.size(), a.Element<T>(rows.begin + i, depth.begin),
-              reinterpret_cast<ElementOf<Factor>*>(row));
-    }
-    return LeftOperand<Factor>::Rows(to, factors);
-  }
-  ProductOperand transpose = a;
-  transpose.transposed = false;
-  for (int64_t k = 0; k < factors; ++k) {
-    Factor* tile = to + k * kTileRows;
-    const int64_t first = depth.begin + k * kFactorDepth<Factor>;
-    for (int64_t i = 0; i < kFactorDepth<Factor>; ++i) {
-      PrefetchRow<T>(transpose, depth, first + i, rows);
-    }
-    ForEachPart(rows, kTileRows, [&](Range part) {
-      PackRow<kTileRows, T>(transpose, depth, first, part, tile);
-      tile += factors * kTileRows;
-    });
-  }
-  return LeftOperand<Factor>::Tiles(to, factors);
 }
 
 template <class Factor, class T>
@@ -166,10 +126,11 @@ RightOperand<Factor> PackRightOf(const ProductOperand& b, Range depth, Range col
                                  Factor* panels) {
   const int64_t factors = FactorsOf<Factor>(depth.size());
   Factor* panel = panels;
-  ForEachPart(columns, kPanelColumns, [&](Range part) {
+  for (int64_t begin = columns.begin; begin < columns.end; begin += kPanelColumns) {
+    const Range part = {begin, std::min(begin + kPanelColumns, columns.end)};
     PackPanel<Factor, T>(b, depth, part, panel);
     panel += factors * kPanelColumns;
-  });
+  }
   return RightOperand<Factor>::Panels(panels, factors);
 }
 
@@ -194,14 +155,5 @@ RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Fac
 }
 template RightOperand<float> PackRight(ProductOperand, Range, Range, float*);
 template RightOperand<BFloat16Pair> PackRight(ProductOperand, Range, Range, BFloat16Pair*);
-
-template <class Factor>
-LeftOperand<Factor> PackLeft(ProductOperand a, Range rows, Range depth, Factor* to) {
-  return WithElementType<Factor>(a.dtype, [&]<class T>(std::type_identity<T>) {
-    return PackLeftOf<Factor, T>(a, rows, depth, to);
-  });
-}
-template LeftOperand<float> PackLeft(ProductOperand, Range, Range, float*);
-template LeftOperand<BFloat16Pair> PackLeft(ProductOperand, Range, Range, BFloat16Pair*);
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,28 +1,14 @@
-// Copies of float32 and bf16 matrices in the order in which SmallProduct reads its operands.
+// Copies of float32 and bf16 matrices in the order in which SmallProduct reads its right operand.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "core/cpu/parallel.h"
 #include "core/cpu/small_product.h"
 #include "core/tensor.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
-
-// Rows or columns [begin, end) of a matrix.
-struct Range {
-  int64_t begin, end;
-  int64_t size() const { return end - begin; }
-};
-
-// Calls f(part) on `range` in parts of `size`, the last one smaller.
-template <class F>
-void ForEachPart(Range range, int64_t size, F f) {
-  for (int64_t begin = range.begin; begin < range.end; begin += size) {
-    f(Range{begin, std::min(begin + size, range.end)});
-  }
-}
 
 // A row-major matrix, or the transpose of one, of float32 or bf16.
 struct ProductOperand {
@@ -44,10 +30,5 @@ struct ProductOperand {
 // panels: [PaddedToPanels(columns.size()) * FactorsOf(depth.size())], overwritten.
 template <class Factor>
 RightOperand<Factor> PackRight(ProductOperand b, Range depth, Range columns, Factor* panels);
-
-// Rows `rows` and columns `depth` of a: in tiles when a is stored transposed, else in dense rows.
-// Pairs as above. to: [rows.size(), in whole tiles, * FactorsOf(depth.size())], overwritten.
-template <class Factor>
-LeftOperand<Factor> PackLeft(ProductOperand a, Range rows, Range depth, Factor* to);
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,6 +1,5 @@
-// Products of matrices that fit the caches, on the calling thread: what attention needs, and
-// packed_product.h. oneDNN's products of such sizes have 60 to 75 % of the speed of its large ones
-// on AVX2.
+// Products of matrices that fit the caches, on the calling thread: attention's. oneDNN's products
+// of such sizes have 60 to 75 % of the speed of its large ones on AVX2.
 //
 // Factor is float or BFloat16Pair, that is two neighbours along K: K and what is called a row of b
 // count factors, not elements. Sums are float32.
@@ -42,29 +41,18 @@ inline int64_t PaddedToPanels(int64_t columns) {
   return (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
 }
 
-// The left operand: factor (i, k) is
-// data[i / kTileRows * tile_stride + i % kTileRows * row_stride + k * column_stride].
+// The left operand: factor (i, k) is data[i * row_stride + k * column_stride].
 template <class Factor>
 struct LeftOperand {
   const Factor* data;
-  int64_t tile_stride, row_stride, column_stride;
+  int64_t row_stride, column_stride;
 
-  static LeftOperand Rows(const Factor* data, int64_t stride) {
-    return {data, kTileRows * stride, stride, 1};
-  }
+  static LeftOperand Rows(const Factor* data, int64_t stride) { return {data, stride, 1}; }
   // The transpose of the matrix whose rows lie so.
-  static LeftOperand Transposed(const Factor* data, int64_t stride) {
-    return {data, kTileRows, 1, stride};
-  }
-  // Tiles of K dense columns one after another.
-  static LeftOperand Tiles(const Factor* data, int64_t K) {
-    return {data, kTileRows * K, 1, kTileRows};
-  }
-  // Without its first rows, of tiles in whole ones, and columns.
+  static LeftOperand Transposed(const Factor* data, int64_t stride) { return {data, 1, stride}; }
+  // Without its first rows and columns.
   LeftOperand From(int64_t row, int64_t column) const {
-    return {data + row / kTileRows * tile_stride + row % kTileRows * row_stride +
-                column * column_stride,
-            tile_stride, row_stride, column_stride};
+    return {data + row * row_stride + column * column_stride, row_stride, column_stride};
   }
 };
 

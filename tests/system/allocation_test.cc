@@ -163,7 +163,7 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
   plain.mutable_model()->set_heads(4);
   plain.mutable_model()->set_head_dim(64);
   plain.mutable_model()->set_kv_heads(4);
-  plain.mutable_model()->set_ffn(40);  // too narrow for PackedProduct: oneDNN's on any machine
+  plain.mutable_model()->set_ffn(688);
   plain.mutable_model()->set_vocabulary(2500);
   plain.mutable_model()->set_sequence(256);
   plain.mutable_train()->set_global_batch(2);

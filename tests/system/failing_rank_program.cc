@@ -33,13 +33,13 @@ void HappensToRank1(absl::string_view what, twinstream::CommunicationThread& com
   if (what == "posted") communication.Post("reduction of gradients", fails, {0, 5});
 }
 
-// Matrix products of the shape for which oneDNN puts its stack on the heap, narrower than
-// PackedProduct takes, in the midst of signals.
+// Matrix products of the shape for which oneDNN puts its stack on the heap, in the midst of
+// signals.
 void MultiplyUnderSignals() {
   const auto device = *twinstream::MakeDevice("cpu", {.threads = 1});
   const std::vector<twinstream::TensorSpec> specs = {{"a", twinstream::DType::kF32, {256, 2048}},
-                                                     {"b", twinstream::DType::kF32, {2048, 48}},
-                                                     {"out", twinstream::DType::kF32, {256, 48}}};
+                                                     {"b", twinstream::DType::kF32, {2048, 64}},
+                                                     {"out", twinstream::DType::kF32, {256, 64}}};
   const twinstream::Storage memory(*device, twinstream::BytesFor(specs));
   const std::vector<twinstream::Tensor> tensors = twinstream::TensorsIn(memory.data(), specs);
   const std::vector<float> ones(1024 * 2048, 1.0F);

@@ -23,10 +23,9 @@ Tensor TensorOf(std::vector<float>& values, int64_t rows, int64_t columns) {
   return Tensor(reinterpret_cast<std::byte*>(values.data()), DType::kF32, {rows, columns});
 }
 
-// Where oneDNN has no bf16 products: widened ones, and from 64 x 64 on PackedProduct's. What this
-// machine is good at: product_test.
+// Widened ones, as where oneDNN has no bf16 products. What this machine is good at: product_test.
 TEST(MatmulTest, Bf16MatricesInEveryPlaceMatchTheReference) {
-  const CpuOps ops(ProductKernels::kPacked);
+  const CpuOps ops(BFloat16Products::kWidened);
   for (const ProductSize& size :
        {ProductSize{1, 1, 1}, ProductSize{5, 1, 9}, ProductSize{17, 33, 65},
         ProductSize{13, 67, 128}, ProductSize{70, 67, 33}}) {
@@ -36,24 +35,14 @@ TEST(MatmulTest, Bf16MatricesInEveryPlaceMatchTheReference) {
   }
 }
 
-// Float32 products of sizes that AVX2 gives to PackedProduct.
-TEST(MatmulTest, OneDnnsLargeProductsMatchTheReference) {
-  const CpuOps ops(ProductKernels::kOneDnn);
-  for (const MatmulOptions& options : testing::AllMatmulOptions()) {
-    EXPECT_LE(ProductError(ops, {130, 96, 321}, options), testing::Float32Tolerance(321));
-  }
-}
-
 // More of K than fits into a panel with all of M and N: several panels in both, the last ones
-// smaller. Against the float32 product of the same numbers, which has no panels. On AVX-512
-// products of varying sizes are widened, whatever the machine.
+// smaller. Against the float32 product of the same numbers, which has no panels.
 TEST(MatmulTest, PanelsOfAWidenedProductFitTogether) {
   constexpr int64_t M = 70, N = 131, K = 1 << 14;
-  const CpuOps ops(ProductKernels::kOneDnn);
+  const CpuOps ops(BFloat16Products::kWidened);
   std::vector<float> a = testing::RandomFloats(M * K, 1, DType::kBF16),
                      b = testing::RandomFloats(K * N, 2, DType::kBF16);
   for (const MatmulOptions& options : testing::AllMatmulOptions()) {
-    if (!options.varying) continue;
     const Shape a_shape = options.transpose_a ? Shape{K, M} : Shape{M, K},
                 b_shape = options.transpose_b ? Shape{N, K} : Shape{K, N};
     std::vector<float> expected = testing::RandomFloats(M * N, 3), wide = expected, narrow(M * N);
@@ -93,8 +82,7 @@ TEST(MatmulTest, RanksAsThreadsMayUseOneDevice) {
   for (double error : errors) EXPECT_LE(error, testing::Float32Tolerance(kSize.K));
 }
 
-// With K much larger than M and N oneDNN splits the sum over threads, when it may have several. The
-// other size is PackedProduct's on AVX2.
+// With K much larger than M and N oneDNN splits the sum over threads, when it may have several.
 TEST(MatmulTest, WorksOnSeveralThreadsAndInsideAParallelRegion) {
   const CpuOps ops;
   for (const ProductSize& size : {ProductSize{16, 16, 8192}, ProductSize{70, 67, 700}}) {

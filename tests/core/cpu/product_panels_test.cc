@@ -71,30 +71,5 @@ TEST(ProductPanels, PairsOfAnOddDepthEndWithAZero) {
   ExpectPanels<BFloat16Pair>(DType::kBF16, {3, 43});
 }
 
-template <class Factor>
-void ExpectLeft(DType dtype, Range depth) {
-  const Range rows = {2, 2 + 3 * kTileRows + 1};
-  ForEachForm(dtype, [&](const std::vector<float>& stored, const ProductOperand& a) {
-    const int64_t factors = FactorsOf<Factor>(depth.size());
-    std::vector<Factor> packed(static_cast<size_t>(4 * kTileRows * factors));
-    std::fill(reinterpret_cast<uint32_t*>(packed.data()),
-              reinterpret_cast<uint32_t*>(packed.data() + packed.size()), 0xFFFFFFFF);  // NaNs
-    const LeftOperand<Factor> left = PackLeft(a, rows, depth, packed.data());
-    for (int64_t i = 0; i < rows.size(); ++i) {
-      for (int64_t k = 0; k < factors * kFactorDepth<Factor>; ++k) {
-        const Factor factor = *left.From(i, k / kFactorDepth<Factor>).data;
-        EXPECT_EQ(ElementAt(factor, k % kFactorDepth<Factor>),
-                  k < depth.size() ? At(stored, a, rows.begin + i, depth.begin + k) : 0);
-      }
-    }
-  });
-}
-
-TEST(ProductPanels, LeftOperandsHoldRowsWhateverTheirForm) {
-  for (const DType dtype : testing::kActivationTypes) ExpectLeft<float>(dtype, {3, 24});
-  ExpectLeft<BFloat16Pair>(DType::kBF16, {3, 44});
-  ExpectLeft<BFloat16Pair>(DType::kBF16, {3, 43});
-}
-
 }  // namespace
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

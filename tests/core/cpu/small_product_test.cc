@@ -70,18 +70,6 @@ std::vector<Factor> InPanels(const std::vector<Factor>& rows, int64_t K, int64_t
   return panels;
 }
 
-// Rows [M, K], one tile's columns after those of the one before; the last tile is not full.
-template <class Factor>
-std::vector<Factor> InTiles(const std::vector<Factor>& rows, int64_t M, int64_t K) {
-  std::vector<Factor> tiles(At((M + kTileRows - 1) / kTileRows * kTileRows, 0, K));
-  for (int64_t i = 0; i < M; ++i) {
-    for (int64_t k = 0; k < K; ++k) {
-      tiles[At(i / kTileRows * K + k, i % kTileRows, kTileRows)] = rows[At(i, k, K)];
-    }
-  }
-  return tiles;
-}
-
 template <class Factor>
 std::vector<Factor> Transpose(const std::vector<Factor>& rows, int64_t M, int64_t K) {
   std::vector<Factor> columns(rows.size());
@@ -110,12 +98,10 @@ void TestProducts(int64_t M, int64_t N, int64_t K) {
     }
   }
   const auto a = AlongRows<Factor>(a_elements), columns = Transpose(a, M, K),
-             tiles = InTiles(a, M, K),
              panels = InPanels(AlongColumns<Factor>(b_elements, K, N), K, N);
   using Left = LeftOperand<Factor>;
   const auto right = RightOperand<Factor>::Panels(panels.data(), K);
-  for (const Left& left : {Left::Rows(a.data(), K), Left::Transposed(columns.data(), M),
-                           Left::Tiles(tiles.data(), K)}) {
+  for (const Left& left : {Left::Rows(a.data(), K), Left::Transposed(columns.data(), M)}) {
     std::vector<float> written(product.size(), NAN), added = before;
     SmallProduct({M, N, K}, {.data = written.data(), .stride = N}, left, right);
     SmallProduct({M, N, K}, {.data = added.data(), .stride = N, .add = true}, left, right);
