@@ -1,6 +1,7 @@
 #include "core/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,8 +20,18 @@ namespace twinstream {
 namespace {
 
 absl::Status Failure(int error, absl::string_view verb, absl::string_view path) {
-  return absl::ErrnoToStatus(error, absl::StrCat("cannot ", verb, " ", path));
+  const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", verb, " ", path));
+  // Links in a circle: Abseil knows no code for them.
+  return error == ELOOP ? absl::InvalidArgumentError(status.message()) : status;
 }
+
+absl::Status DirectoryInTheWay(absl::string_view path) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": a directory of that name is in the way; move it away or remove it"));
+}
+
+// Where ReplaceFile writes first.
+std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
 
 std::string ParentOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
@@ -108,6 +120,11 @@ OutputFile::~OutputFile() {
 }
 
 absl::Status OutputFile::Write(absl::Span<const std::byte> bytes) {
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0) return Failure(errno, "inspect", path_);
+  if (status.st_nlink == 0) {
+    return absl::DataLossError(absl::StrCat(path_, " was removed while it was being written"));
+  }
   while (!bytes.empty()) {
     const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
@@ -129,6 +146,31 @@ absl::Status OutputFile::SyncAndClose() {
   return absl::OkStatus();
 }
 
+absl::StatusOr<FileLock> FileLock::Take(const std::string& path, std::chrono::seconds patience) {
+  const int descriptor = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0) return Failure(errno, "open", path);
+  FileLock lock(descriptor);
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::UnavailableError(absl::StrCat("another process holds ", path));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return lock;
+}
+
+FileLock::FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   absl::StatusOr<MappedFile> file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
@@ -136,7 +178,7 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = TemporaryName(path);
   absl::StatusOr<OutputFile> file = OutputFile::Create(temporary);
   if (!file.ok()) return file.status();
   absl::Status status = file->Write(text);
@@ -145,6 +187,16 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view text) {
   if (status.ok()) return SyncDirectory(ParentOf(path));
   RemoveFile(temporary).IgnoreError();
   return status;
+}
+
+absl::Status CheckReplaceable(const std::string& path) {
+  for (const std::string& name : {path, TemporaryName(path)}) {
+    struct stat status;
+    if (lstat(name.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+      return DirectoryInTheWay(name);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status MakeDirectories(const std::string& path) {
@@ -206,9 +258,7 @@ absl::Status RemoveFile(const std::string& path) {
     const bool none = errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG;
     return none ? absl::OkStatus() : Failure(error, "remove", path);
   }
-  if (!S_ISDIR(status.st_mode)) return Failure(error, "remove", path);
-  return absl::FailedPreconditionError(
-      absl::StrCat(path, ": a directory of that name is in the way; move it away or remove it"));
+  return S_ISDIR(status.st_mode) ? DirectoryInTheWay(path) : Failure(error, "remove", path);
 }
 
 absl::Status RemoveTree(const std::string& path) {

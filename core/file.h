@@ -1,6 +1,7 @@
 // Files on disk. Every failure is a Status that names the path and the reason.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,6 +44,7 @@ class OutputFile {
   OutputFile& operator=(OutputFile&& other) noexcept;
   ~OutputFile();  // closes without any promise about the disk
 
+  // DATA_LOSS: somebody removed the file meanwhile, and nobody would read these bytes.
   absl::Status Write(absl::Span<const std::byte> bytes);
   absl::Status Write(absl::string_view text);
   // What was written is on the disk when this returns OK. Once, at the end.
@@ -58,10 +60,30 @@ class OutputFile {
   int64_t bytes_written_ = 0;
 };
 
+// Keeps other processes that take the same file as their lock away, until its life or that of the
+// process ends. Move-only. Where the file system knows no locks it keeps nobody away.
+class FileLock {
+ public:
+  // Makes the file if there is none. UNAVAILABLE: another holder still has it after `patience`.
+  static absl::StatusOr<FileLock> Take(const std::string& path, std::chrono::seconds patience);
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+  ~FileLock();  // the file stays
+
+ private:
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+
+  int descriptor_ = -1;
+};
+
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 // Readers see the old text or the new one, even after a crash: temporary file, fsync, rename, fsync
 // of the directory. After a failure the temporary file is gone.
 absl::Status ReplaceFile(const std::string& path, absl::string_view text);
+
+// FAILED_PRECONDITION where ReplaceFile would fail because a directory has the file's name, or that
+// of its temporary file.
+absl::Status CheckReplaceable(const std::string& path);
 
 absl::Status MakeDirectories(const std::string& path);  // and its parents; fine if they exist
 // Whether MakeDirectories and writing into `path` can be expected to succeed; makes nothing.

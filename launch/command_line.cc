@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
 #include "proto/nearest_name.h"
@@ -60,7 +61,7 @@ constexpr Flag kResume = {"resume", "none|auto|DIR",
                           &CommandLine::resume};
 constexpr Flag kRanks = {"ranks",
                          "N",
-                         "whether N ranks fit too; default: any number",
+                         "the number of ranks that the layout has to fit; default: any",
                          &CommandLine::ranks,
                          false,
                          1,
@@ -144,8 +145,7 @@ absl::Status UnknownCommand(absl::string_view name) {
   std::vector<std::string> names;
   for (const CommandEntry& entry : kCommands) names.emplace_back(entry.name);
   return absl::InvalidArgumentError(
-      absl::StrFormat("unknown command \"%s\"; did you mean \"%s\"? twinstream --help lists them",
-                      name, NearestName(name, names)));
+      absl::StrFormat("unknown command \"%s\"; there are %s", name, absl::StrJoin(names, ", ")));
 }
 
 absl::Status UnknownFlag(const CommandEntry& entry, absl::string_view word) {
@@ -292,6 +292,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(int argc, const char* const* argv) 
   }
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     line.help = true;
+    if (words.size() == 1) return line;
+    const CommandEntry* entry = FindCommand(words[1]);
+    if (entry == nullptr) return UnknownCommand(words[1]);
+    line.command = entry->command;
     return line;
   }
   if (words[0] == "--version") {

@@ -1,9 +1,12 @@
 #include "launch/command_train.h"
 
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -124,37 +127,71 @@ absl::Status FillWeights(Runtime& runtime, Trainer& trainer, Device& device, con
                                             trainer.WeightPieces(), device)));
 }
 
-// A directory that cannot be written is found before the first step, and before anything is made.
-absl::Status CheckJobDirectories(const JobSpec& job) {
-  const std::pair<const char*, const std::string&> directories[] = {
-      {"checkpoint.directory", job.checkpoint().directory()},
-      {"metrics.directory", job.metrics().directory()}};
-  for (const auto& [field, path] : directories) {
-    const absl::Status status = CheckWritableDirectory(path);
-    if (status.ok()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(field, " \"", path, "\": ", status.message(),
-                                                      "; name a directory that can be written"));
+// A directory of the job, with the files that ReplaceFile will write there.
+struct JobDirectory {
+  const char* field;
+  std::string path;
+  std::vector<std::string> files;
+
+  absl::Status CannotBeUsed(const absl::Status& why) const {
+    const char* const remedy = absl::IsUnavailable(why)
+                                   ? ": a run uses this directory; let it end, or name another"
+                                   : "; name a directory that can be written";
+    return absl::FailedPreconditionError(
+        absl::StrCat(field, " \"", path, "\": ", why.message(), remedy));
   }
-  return absl::OkStatus();
+};
+
+std::vector<JobDirectory> DirectoriesOf(const JobSpec& job) {
+  JobDirectory metrics = {
+      "metrics.directory", job.metrics().directory(), {"metrics.jsonl", "job.textproto"}};
+  if (job.metrics().profile()) metrics.files.emplace_back("profile.json");
+  if (!job.metrics().trace_steps().empty()) metrics.files.emplace_back("trace.json");
+  return {{"checkpoint.directory", job.checkpoint().directory(), {"latest"}}, std::move(metrics)};
 }
 
-absl::StatusOr<MetricsWriter> OpenMetrics(const Start& start) {
-  if (absl::Status s = CheckJobDirectories(start.job); !s.ok()) return s;
+// What stands in the way of writing is found before the first step, and before anything is made.
+absl::Status CheckWritable(const JobDirectory& directory) {
+  absl::Status status = CheckWritableDirectory(directory.path);
+  for (const std::string& file : directory.files) {
+    if (status.ok()) status = CheckReplaceable(absl::StrCat(directory.path, "/", file));
+  }
+  return status.ok() ? status : directory.CannotBeUsed(status);
+}
+
+// Makes the directory and keeps other runs out of it.
+absl::StatusOr<FileLock> Take(const JobDirectory& directory) {
+  constexpr std::chrono::seconds kPatience(5);  // ranks of a job that was killed end within this
+  absl::Status made = MakeDirectories(directory.path);
+  if (!made.ok()) return directory.CannotBeUsed(made);
+  absl::StatusOr<FileLock> lock = FileLock::Take(absl::StrCat(directory.path, "/.lock"), kPatience);
+  return lock.ok() ? std::move(lock) : directory.CannotBeUsed(lock.status());
+}
+
+// Rank 0's part of OpenOutputs. Nothing is changed before the directories are this run's own.
+absl::Status OpenFiles(const Start& start, TrainingOutputs* outputs) {
+  const std::vector<JobDirectory> directories = DirectoriesOf(start.job);
+  for (const JobDirectory& directory : directories) {
+    if (absl::Status s = CheckWritable(directory); !s.ok()) return s;
+  }
+  for (const JobDirectory& directory : directories) {
+    std::error_code error;  // both may be one
+    if (&directory != &directories[0] &&
+        std::filesystem::equivalent(directory.path, directories[0].path, error)) {
+      continue;
+    }
+    absl::StatusOr<FileLock> lock = Take(directory);
+    if (!lock.ok()) return lock.status();
+    outputs->locks.push_back(*std::move(lock));
+  }
   const MetricsSpec& spec = start.job.metrics();
   absl::StatusOr<MetricsWriter> metrics =
       MetricsWriter::Open({.directory = spec.directory(),
                            .tensorboard = spec.tensorboard(),
                            .resumed_step = start.updates_done()});
-  if (!metrics.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("metrics.directory \"", spec.directory(),
-                                                      "\": ", metrics.status().message(),
-                                                      "; name a directory that can be written"));
-  }
-  if (absl::Status s = WriteMetricsFile(spec, "job.textproto", JobText(start.job)); !s.ok()) {
-    return s;
-  }
-  if (absl::Status s = MakeDirectories(start.job.checkpoint().directory()); !s.ok()) return s;
-  return metrics;
+  if (!metrics.ok()) return directories[1].CannotBeUsed(metrics.status());
+  outputs->metrics.emplace(*std::move(metrics));
+  return WriteMetricsFile(spec, "job.textproto", JobText(start.job));
 }
 
 absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start,
@@ -162,9 +199,7 @@ absl::StatusOr<TrainingOutputs> OpenOutputs(Runtime& runtime, const Start& start
   TrainingOutputs outputs = {.profile = profile, .ceilings = ceilings};
   absl::Status status;
   if (runtime.rank() == 0) {
-    absl::StatusOr<MetricsWriter> metrics = OpenMetrics(start);
-    status = metrics.status();
-    if (status.ok()) outputs.metrics.emplace(*std::move(metrics));
+    status = OpenFiles(start, &outputs);
     outputs.progress.emplace(ProgressOptions{.out = stdout,
                                              .terminal = WatchedOnTerminal(),
                                              .columns = TerminalColumns(stdout),
@@ -302,7 +337,7 @@ absl::Status CommandTrain(Runtime& runtime, const CommandLine& line) {
       status = session.status();
     }
     if (line.resume != "auto" || start->point.fresh() || !absl::IsDataLoss(status)) return status;
-    Say(runtime, absl::StrCat("warning: ", status.message(), "; an older checkpoint is tried"));
+    Say(runtime, absl::StrCat("warning: ", status.message(), "; this checkpoint is passed over"));
     damaged.push_back(start->point.step_directory);
   }
 }

@@ -1,4 +1,7 @@
 // The program: reads the command line, runs one command, turns its Status into an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -88,7 +91,16 @@ int Finish(const absl::Status& status) {
   return ExitCodeOf(status);
 }
 
+// Whatever is opened next would take the place of a standard stream that is closed, and get what is
+// printed to it. A stream that cannot be written fails as a closed one does.
+void OccupyClosedStandardStreams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) < 0) open("/dev/null", O_RDONLY);
+  }
+}
+
 int Main(int argc, char** argv) {
+  OccupyClosedStandardStreams();
   const absl::StatusOr<CommandLine> line = ParseCommandLine(argc, argv);
   const bool uses_mpi = line.ok() && !line->help && UsesMpi(line->command);
   if (!uses_mpi && !IsFirstProcess()) return 0;

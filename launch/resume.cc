@@ -32,6 +32,10 @@ absl::StatusOr<ResumePoint> Choose(const std::string& resume, const std::string&
   if (resume == "auto") {
     absl::StatusOr<NewestWhole> newest = FindNewestWhole(directory, except);
     if (!newest.ok()) return newest.status();
+    if (newest->step_directory.empty() && (!newest->warnings.empty() || !except.empty())) {
+      newest->warnings.push_back(absl::StrCat("no checkpoint in ", directory,
+                                              " is whole: the run starts afresh, from step 1"));
+    }
     return ResumePoint{std::move(newest->step_directory), std::move(newest->manifest),
                        std::move(newest->warnings)};
   }

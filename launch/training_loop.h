@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "core/file.h"
 #include "core/op_profile.h"
 #include "core/token_dataset.h"
 #include "launch/metrics.h"
@@ -35,6 +36,7 @@ struct TrainingOutputs {
   // Absent except on rank 0.
   std::optional<MetricsWriter> metrics;
   std::optional<Progress> progress;
+  std::vector<FileLock> locks;  // of the directories that the run writes into
 };
 
 class TrainingLoop {

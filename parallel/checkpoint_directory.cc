@@ -35,8 +35,9 @@ absl::StatusOr<std::vector<std::filesystem::directory_entry>> EntriesOf(
     entries.push_back(*entry);
   }
   if (error && error != std::errc::no_such_file_or_directory) {
-    return absl::ErrnoToStatus(error.value(),
-                               absl::StrCat("cannot list the checkpoints in ", directory));
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot list the checkpoints in ", directory, ": ", error.message(),
+                     "; name another directory (checkpoint.directory)"));
   }
   return entries;
 }
@@ -73,6 +74,8 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat("there is no checkpoint directory ", path));
   }
+  // Without its manifest it is a damaged one.
+  if (StepOf(std::filesystem::path(path + "/").parent_path().filename().string()) >= 0) return path;
   const absl::StatusOr<int64_t> step = LatestStep(path);
   if (!step.ok()) return step.status();
   if (*step < 0) {
@@ -119,7 +122,7 @@ absl::StatusOr<NewestWhole> FindNewestWhole(const std::string& directory,
       found.manifest = *std::move(manifest);
       return found;
     }
-    if (!absl::IsDataLoss(manifest.status()) && !absl::IsNotFound(manifest.status())) {
+    if (!absl::IsDataLoss(manifest.status())) {
       return absl::Status(
           manifest.status().code(),
           absl::StrCat("checkpoint ", step_directory,

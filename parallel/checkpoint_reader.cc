@@ -58,6 +58,9 @@ std::string ManifestText(Manifest manifest) {
 absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory) {
   const std::string path = absl::StrCat(step_directory, "/manifest.textproto");
   const absl::StatusOr<std::string> text = ReadFile(path);
+  if (absl::IsNotFound(text.status()) || absl::IsInvalidArgument(text.status())) {
+    return absl::DataLossError(text.status().message());
+  }
   if (!text.ok()) return text.status();
   const absl::StatusOr<absl::string_view> part = DigestedPart(*text, path);
   if (!part.ok()) return part.status();

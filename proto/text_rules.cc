@@ -4,9 +4,13 @@
 #include <google/protobuf/message.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -58,6 +62,37 @@ void CheckLength(absl::string_view path, const std::string& text,
   }
 }
 
+struct NamedDirectory {
+  const char* field;
+  const std::string& path;
+};
+
+// `inner` may lie in `outer`, but not where the run puts a file whose name begins so.
+void CheckPlace(const NamedDirectory& inner, const NamedDirectory& outer,
+                std::initializer_list<const char*> taken, std::vector<std::string>* problems) {
+  const auto normal = [](const std::string& path) {
+    std::error_code error;
+    return (std::filesystem::absolute(path, error) / "").lexically_normal();
+  };
+  const std::filesystem::path below = normal(inner.path).lexically_relative(normal(outer.path));
+  const std::string first = below.empty() ? "" : below.begin()->string();
+  for (const char* name : taken) {
+    if (!absl::StartsWith(first, name)) continue;
+    problems->push_back(absl::StrFormat(
+        "%s = \"%s\" is where the run puts %s* of %s = \"%s\"; name another directory", inner.field,
+        absl::CHexEscape(inner.path), name, outer.field, absl::CHexEscape(outer.path)));
+  }
+}
+
+void CheckPlaces(const JobSpec& job, std::vector<std::string>* problems) {
+  const NamedDirectory checkpoints = {"checkpoint.directory", job.checkpoint().directory()};
+  const NamedDirectory metrics = {"metrics.directory", job.metrics().directory()};
+  if (checkpoints.path.empty() || metrics.path.empty()) return;
+  CheckPlace(metrics, checkpoints, {"step_", ".tmp_step_", "latest", ".lock"}, problems);
+  CheckPlace(checkpoints, metrics,
+             {"metrics.jsonl", "job.textproto", "profile.json", "trace.json", ".lock"}, problems);
+}
+
 }  // namespace
 
 std::vector<std::string> TextProblems(const JobSpec& job) {
@@ -66,6 +101,7 @@ std::vector<std::string> TextProblems(const JobSpec& job) {
   CheckLength("name", job.name(), &problems);
   CheckLength("checkpoint.directory", job.checkpoint().directory(), &problems);
   CheckLength("metrics.directory", job.metrics().directory(), &problems);
+  CheckPlaces(job, &problems);
   for (const auto& part : absl::StrSplit(job.name(), '/')) {
     if (part != "." && part != "..") continue;
     problems.push_back(

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 
 #include "tests/testing/temporary_directory.h"
@@ -144,6 +145,53 @@ TEST(FileTest, OnAReadOnlyFileSystemOnlyAFileThatIsThereCannotBeRemoved) {
   read_only = false;
   EXPECT_EQ(missing, absl::OkStatus());
   EXPECT_EQ(there.message(), "cannot remove " + path + ": Read-only file system");
+}
+
+TEST(FileTest, AFileThatWasRemovedTakesNoMoreBytes) {
+  const TemporaryDirectory directory;
+  absl::StatusOr<OutputFile> file = OutputFile::Append(directory.Path("lines"));
+  ASSERT_TRUE(file.ok());
+  ASSERT_TRUE(file->Write("a\n").ok());
+  ASSERT_TRUE(RemoveFile(directory.Path("lines")).ok());
+  const absl::Status status = file->Write("b\n");
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("lines was removed"));
+}
+
+TEST(FileTest, ALockHasOneHolderUntilItEnds) {
+  using std::chrono::seconds;
+  const TemporaryDirectory directory;
+  const std::string path = directory.Path("lock");
+  {
+    absl::StatusOr<FileLock> first = FileLock::Take(path, seconds(0));
+    ASSERT_TRUE(first.ok());
+    const FileLock moved = *std::move(first);
+    const absl::Status second = FileLock::Take(path, seconds(0)).status();
+    EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(second.message()), ::testing::HasSubstr(path));
+  }
+  EXPECT_TRUE(FileLock::Take(path, seconds(0)).ok());
+}
+
+TEST(FileTest, AFileIsReplaceableUnlessADirectoryHasItsNameOrThatOfItsTemporaryFile) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.Path("latest");
+  EXPECT_TRUE(CheckReplaceable(path).ok());
+  ASSERT_TRUE(ReplaceFile(path, "text").ok());
+  EXPECT_TRUE(CheckReplaceable(path).ok());
+  ASSERT_TRUE(MakeDirectories(path + ".tmp").ok());
+  EXPECT_EQ(CheckReplaceable(path).code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(RemoveTree(path + ".tmp").ok());
+  ASSERT_TRUE(RemoveFile(path).ok());
+  ASSERT_TRUE(MakeDirectories(path).ok());
+  EXPECT_EQ(CheckReplaceable(path).code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(FileTest, LinksInACircleAreAMistakeOfTheName) {
+  const TemporaryDirectory directory;
+  std::filesystem::create_symlink(directory.Path("b"), directory.Path("a"));
+  std::filesystem::create_symlink(directory.Path("a"), directory.Path("b"));
+  EXPECT_EQ(ReadFile(directory.Path("a")).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(FileTest, APipeIsRefusedWithoutWaitingForItsWriter) {

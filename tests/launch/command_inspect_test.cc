@@ -65,6 +65,37 @@ TEST(CommandInspectTest, DamageIsNamedAndFails) {
   EXPECT_THAT(outcome.printed, AllOf(HasSubstr("DAMAGED"), HasSubstr("whole       NO")));
 }
 
+// The shard's own header, which only other readers need.
+TEST(CommandInspectTest, AnAlteredHeaderOfAShardIsNamedAndFails) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 7, 2, 1).ok());
+  const std::string step = directory.Path("step_000000007");
+  const std::string path = step + "/" + ReadManifest(step)->file(0).name();
+  const std::string whole = *ReadFile(path);
+  const size_t name = whole.find("embedding.weight");
+  ASSERT_NE(name, std::string::npos);
+  for (const size_t place : {size_t{0}, size_t{8}, name}) {
+    std::string shard = whole;
+    shard[place] ^= 1;
+    std::ofstream(path, std::ios::binary) << shard;
+    const Outcome outcome = Inspect({step});
+    EXPECT_EQ(outcome.status.code(), absl::StatusCode::kDataLoss) << place;
+    EXPECT_THAT(std::string(outcome.status.message()), HasSubstr(path)) << place;
+  }
+}
+
+TEST(CommandInspectTest, AStepWithoutItsManifestIsNotWhole) {
+  const TemporaryDirectory directory;
+  ASSERT_TRUE(SaveState(directory.path(), 7, 2, 1).ok());
+  std::filesystem::remove(directory.Path("step_000000007/manifest.textproto"));
+  for (const std::string& path :
+       {directory.path(), directory.Path("step_000000007"), directory.Path("step_000000007/")}) {
+    const absl::Status status = Inspect({path}).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << path;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("manifest.textproto")) << path;
+  }
+}
+
 TEST(CommandInspectTest, AFileThatIsLostIsNamedOnceAndDigestsOfOthersStillCount) {
   const TemporaryDirectory directory;
   ASSERT_TRUE(SaveState(directory.path(), 7, 3, 1).ok());

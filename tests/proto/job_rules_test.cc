@@ -83,6 +83,26 @@ TEST(JobRulesTest, NamesOfDirectoriesFitIntoAFileSystem) {
   }
 }
 
+TEST(JobRulesTest, DirectoriesDoNotLieWhereTheOtherHasFiles) {
+  const auto problems = [](absl::string_view checkpoints, absl::string_view metrics) {
+    return JobProblems(With(absl::StrCat("checkpoint { directory: '", checkpoints,
+                                         "' } metrics { directory: '", metrics, "' }")),
+                       1);
+  };
+  for (const char* fine : {"c", "c/", "c/metrics", "m", "."}) {
+    EXPECT_THAT(problems("c", fine), IsEmpty()) << fine;
+  }
+  for (const char* name : {"step_000000002", ".tmp_step_000000002/x", "latest", "./latest.tmp/"}) {
+    EXPECT_THAT(problems("c", absl::StrCat("c/", name)),
+                ElementsAre(AllOf(HasSubstr("metrics.directory = \"c/"),
+                                  HasSubstr("of checkpoint.directory = \"c\""))))
+        << name;
+  }
+  EXPECT_THAT(problems("m/checkpoints", "m"), IsEmpty());
+  EXPECT_THAT(problems("m/x/../metrics.jsonl", "m"),
+              ElementsAre(HasSubstr("where the run puts metrics.jsonl*")));
+}
+
 TEST(JobRulesTest, IntegersArePrintedWithAllDigits) {
   EXPECT_THAT(JobProblems(With("metrics { every_steps: -9223372036854775807 }"), 1),
               ElementsAre(HasSubstr("metrics.every_steps = -9223372036854775807: it must be")));

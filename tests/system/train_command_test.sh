@@ -124,6 +124,21 @@ old_checkpoints_go() {
   same "checkpoints" "$(saved keep)" "4 8 9 10"
 }
 
+a_removed_metrics_file_ends_the_run() {
+  start removed 2 train job.textproto --override='name: "removed" train { steps: 1000000 eval_every: 0 }
+    checkpoint { every_steps: 0 }'
+  rm -r runs/removed
+  ends_with 1
+  says "runs/removed/metrics.jsonl was removed while it was being written"
+}
+
+a_directory_named_latest_is_found_before_the_first_step() {
+  mkdir -p runs/taken/checkpoints/latest.tmp
+  run 2 2 train job.textproto --override='name: "taken"'
+  says "checkpoint.directory .runs/taken/checkpoints.: .*/latest.tmp: a directory .*in the way"
+  [ ! -e runs/taken/metrics.jsonl ] || fail "the run has begun"
+}
+
 damage() { # damage CHECKPOINT
   python3 - "$1/shard_00001.safetensors" <<'PYTHON'
 import sys
@@ -156,6 +171,19 @@ a_run_whose_last_checkpoint_is_damaged_is_not_complete() {
   run 0 alone inspect "$last"
 }
 
+a_run_without_a_whole_checkpoint_says_that_it_starts_afresh() {
+  run 0 2 train job.textproto --override='name: "lost" train { steps: 3 }'
+  damage runs/lost/checkpoints/step_000000003
+  run 0 2 train job.textproto --override='name: "lost" train { steps: 3 }' --resume=auto
+  says "warning: no checkpoint in runs/lost/checkpoints is whole: the run starts afresh"
+}
+
+closed_standard_streams_get_nothing() {
+  "$program" evaluate job.textproto --override='parallel { data: 1 }' \
+    --checkpoint=runs/tiny/checkpoints <&- >&- 2>&-
+  same "exit code" $? 1
+}
+
 # The last step that metrics.jsonl has is saved, and a run goes on from it.
 expect_saved_and_go_on() { # expect_saved_and_go_on NAME
   local last
@@ -175,6 +203,11 @@ signals_save_and_stop() {
   expect_saved_and_go_on mpirun
 
   start rank 2 train job.textproto --override="name: 'rank' $long"
+  local first_output=$output
+  output=$folder/second
+  run 2 alone train job.textproto --override="name: 'rank' $long" --resume=auto
+  says 'checkpoint.directory "runs/rank/checkpoints": another process holds .*/.lock: a run uses this directory'
+  output=$first_output
   kill -TERM "$rank_pid"
   ends_with 3
   expect_saved_and_go_on rank
@@ -217,9 +250,13 @@ six_steps_are_three_and_three
 another_layout_goes_on
 another_job_is_refused
 a_place_that_cannot_be_used_is_named_and_nothing_made
+a_directory_named_latest_is_found_before_the_first_step
+a_removed_metrics_file_ends_the_run
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
 a_run_whose_last_checkpoint_is_damaged_is_not_complete
+a_run_without_a_whole_checkpoint_says_that_it_starts_afresh
+closed_standard_streams_get_nothing
 signals_save_and_stop
 a_stopped_run_reports_its_profile
 a_run_without_numbers_stops
