@@ -184,7 +184,7 @@ absl::Status CheckArguments(const std::vector<std::string>& inputs,
   }
   if (!(validation_fraction >= 0 && validation_fraction < 1)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "--validation=%.17g must be at least 0 and less than 1", validation_fraction));
+        "--validation=%.9g must be at least 0 and less than 1", validation_fraction));
   }
   return absl::OkStatus();
 }
@@ -250,7 +250,7 @@ absl::Status CommandPrepareData(const std::vector<std::string>& inputs,
   const int64_t held_out = std::llround(static_cast<double>(total) * validation_fraction);
   if ((validation_fraction > 0 && held_out == 0) || held_out == total) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--validation=%.17g of %d tokens leaves one of the two files empty",
+        absl::StrFormat("--validation=%.9g of %d tokens leaves one of the two files empty",
                         validation_fraction, total));
   }
   return WriteFiles(inputs, total - held_out, held_out, output_prefix);
