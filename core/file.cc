@@ -122,7 +122,8 @@ OutputFile::~OutputFile() {
 absl::Status OutputFile::Write(absl::Span<const std::byte> bytes) {
   struct stat status;
   if (fstat(descriptor_, &status) != 0) return Failure(errno, "inspect", path_);
-  if (status.st_nlink == 0) {
+  // Both, as some file systems count no links, and a file that was moved is still there.
+  if (status.st_nlink == 0 && access(path_.c_str(), F_OK) != 0) {
     return absl::DataLossError(absl::StrCat(path_, " was removed while it was being written"));
   }
   while (!bytes.empty()) {
