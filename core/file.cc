@@ -122,8 +122,9 @@ OutputFile::~OutputFile() {
 absl::Status OutputFile::Write(absl::Span<const std::byte> bytes) {
   struct stat status;
   if (fstat(descriptor_, &status) != 0) return Failure(errno, "inspect", path_);
-  // Both, as some file systems count no links, and a file that was moved is still there.
-  if (status.st_nlink == 0 && access(path_.c_str(), F_OK) != 0) {
+  // Some file systems count no links: only a name that is gone, or another file's, is a sign.
+  struct stat named;
+  if (status.st_nlink == 0 && (stat(path_.c_str(), &named) != 0 || named.st_ino != status.st_ino)) {
     return absl::DataLossError(absl::StrCat(path_, " was removed while it was being written"));
   }
   while (!bytes.empty()) {
@@ -152,7 +153,9 @@ absl::StatusOr<FileLock> FileLock::Take(const std::string& path, std::chrono::se
   if (descriptor < 0) return Failure(errno, "open", path);
   FileLock lock(descriptor);
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  while (flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == ENOLCK || errno == ENOSYS || errno == EOPNOTSUPP) break;  // no locks here
+    if (errno != EWOULDBLOCK && errno != EINTR) return Failure(errno, "lock", path);
     if (std::chrono::steady_clock::now() >= deadline) {
       return absl::UnavailableError(absl::StrCat("another process holds ", path));
     }

@@ -36,6 +36,8 @@ void Say(Runtime& runtime, absl::string_view text) {
 struct Start {
   JobSpec job;  // resolved
   ResumePoint point;
+  std::string resume;                     // what the point was chosen by
+  std::vector<std::string> passed_over;   // checkpoints that failed to load
   std::vector<std::string> changes = {};  // of the job since the point
   int64_t updates_done() const { return point.fresh() ? 0 : point.manifest.step(); }
 };
@@ -48,7 +50,8 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   absl::StatusOr<ResumePoint> point =
       ChooseResumePoint(runtime, resume, job->checkpoint().directory(), except);
   if (!point.ok()) return point.status();
-  if (point->fresh()) return Start{*std::move(job), *std::move(point)};
+  const std::vector<std::string> passed_over(except.begin(), except.end());
+  if (point->fresh()) return Start{*std::move(job), *std::move(point), resume, passed_over};
 
   const JobSpec& saved = point->manifest.job();
   if (!asked.train().has_global_batch()) {
@@ -59,7 +62,7 @@ absl::StatusOr<Start> DecideStart(Runtime& runtime, JobSpec asked, const std::st
   }
   std::vector<std::string> changes;
   if (absl::Status s = CheckResumable(saved, *job, &changes); !s.ok()) return s;
-  return Start{*std::move(job), *std::move(point), std::move(changes)};
+  return Start{*std::move(job), *std::move(point), resume, passed_over, std::move(changes)};
 }
 
 void Introduce(Runtime& runtime, Trainer& trainer, const TokenDataset& train,
@@ -134,20 +137,25 @@ struct JobDirectory {
   std::vector<std::string> files;
 
   absl::Status CannotBeUsed(const absl::Status& why) const {
-    const char* const remedy = absl::IsUnavailable(why)
-                                   ? ": a run uses this directory; let it end, or name another"
-                                   : "; name a directory that can be written";
+    const std::string text = absl::StrCat(field, " \"", path, "\": ", why.message());
+    if (absl::IsUnavailable(why)) {
+      return absl::UnavailableError(absl::StrCat(
+          text,
+          ": a run uses this directory, or a file server still keeps the lock of a host that "
+          "died; let it end, or name another"));
+    }
     return absl::FailedPreconditionError(
-        absl::StrCat(field, " \"", path, "\": ", why.message(), remedy));
+        absl::StrCat(text, "; name a directory that can be written"));
   }
 };
 
 std::vector<JobDirectory> DirectoriesOf(const JobSpec& job) {
   JobDirectory metrics = {
-      "metrics.directory", job.metrics().directory(), {"metrics.jsonl", "job.textproto"}};
+      "metrics.directory", job.metrics().directory(), {"metrics.jsonl", "job.textproto", ".lock"}};
   if (job.metrics().profile()) metrics.files.emplace_back("profile.json");
   if (!job.metrics().trace_steps().empty()) metrics.files.emplace_back("trace.json");
-  return {{"checkpoint.directory", job.checkpoint().directory(), {"latest"}}, std::move(metrics)};
+  return {{"checkpoint.directory", job.checkpoint().directory(), {"latest", ".lock"}},
+          std::move(metrics)};
 }
 
 // What stands in the way of writing is found before the first step, and before anything is made.
@@ -161,7 +169,7 @@ absl::Status CheckWritable(const JobDirectory& directory) {
 
 // Makes the directory and keeps other runs out of it.
 absl::StatusOr<FileLock> Take(const JobDirectory& directory) {
-  constexpr std::chrono::seconds kPatience(5);  // ranks of a job that was killed end within this
+  constexpr std::chrono::seconds kPatience(5);  // rank 0 of a job that was killed ends within this
   absl::Status made = MakeDirectories(directory.path);
   if (!made.ok()) return directory.CannotBeUsed(made);
   absl::StatusOr<FileLock> lock = FileLock::Take(absl::StrCat(directory.path, "/.lock"), kPatience);
@@ -174,13 +182,15 @@ absl::Status OpenFiles(const Start& start, TrainingOutputs* outputs) {
   for (const JobDirectory& directory : directories) {
     if (absl::Status s = CheckWritable(directory); !s.ok()) return s;
   }
-  for (const JobDirectory& directory : directories) {
-    std::error_code error;  // both may be one
-    if (&directory != &directories[0] &&
-        std::filesystem::equivalent(directory.path, directories[0].path, error)) {
-      continue;
-    }
-    absl::StatusOr<FileLock> lock = Take(directory);
+  absl::StatusOr<FileLock> lock = Take(directories[0]);
+  if (!lock.ok()) return lock.status();
+  outputs->locks.push_back(*std::move(lock));
+  const std::string& checkpoints = start.job.checkpoint().directory();
+  absl::Status chosen = CheckStillChosen(start.resume, checkpoints, start.passed_over, start.point);
+  if (!chosen.ok()) return chosen;
+  std::error_code error;
+  if (!std::filesystem::equivalent(directories[1].path, checkpoints, error)) {
+    lock = Take(directories[1]);
     if (!lock.ok()) return lock.status();
     outputs->locks.push_back(*std::move(lock));
   }

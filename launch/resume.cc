@@ -60,6 +60,15 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
                       runtime.rank() == 0 ? Choose(resume, directory, except) : ResumePoint());
 }
 
+absl::Status CheckStillChosen(const std::string& resume, const std::string& directory,
+                              absl::Span<const std::string> except, const ResumePoint& point) {
+  const absl::StatusOr<ResumePoint> now = Choose(resume, directory, except);
+  if (!now.ok()) return now.status();
+  if (now->step_directory == point.step_directory) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("meanwhile another run saved ", now->step_directory,
+                                             "; start again to go on from there"));
+}
+
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint) {
   return AgreeOnPoint(runtime.world(), runtime.rank() == 0 ? Open(checkpoint) : ResumePoint());
 }

@@ -29,6 +29,11 @@ absl::StatusOr<ResumePoint> ChooseResumePoint(Runtime& runtime, const std::strin
                                               const std::string& directory,
                                               absl::Span<const std::string> except);
 
+// Whether ChooseResumePoint would choose `point` again: for rank 0, once it keeps other runs out of
+// the directory. UNAVAILABLE: another run has saved there since.
+absl::Status CheckStillChosen(const std::string& resume, const std::string& directory,
+                              absl::Span<const std::string> except, const ResumePoint& point);
+
 // What a checkpoint argument means: a step directory, or a directory of them, and whole.
 // Collective, in the same way.
 absl::StatusOr<ResumePoint> OpenCheckpoint(Runtime& runtime, const std::string& checkpoint);

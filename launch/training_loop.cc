@@ -75,7 +75,7 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
     outputs_.profile.EndStep();
     const double seconds = Seconds() - step_start;
     if (absl::Status s = tracer.EndStep(step); !s.ok()) return s;
-    if (absl::Status s = LogIfDue(result, step, seconds); !s.ok()) return s;
+    const absl::Status logged = LogIfDue(result, step, seconds);
     if (!result.finite) {
       return absl::InternalError(
           absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
@@ -84,6 +84,8 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
                           "optimizer.warmup_steps.",
                           step, result.loss, result.gradient_norm, checkpoints));
     }
+    // What cannot be logged shall not cost the weights.
+    if (!logged.ok()) return Both(logged, SaveIfDue(result, step));
     if (absl::Status s = EvaluateIfDue(step); !s.ok()) return s;
     if (absl::Status s = SaveIfDue(result, step); !s.ok()) return s;
     if (result.stop && !IsLast(step)) {

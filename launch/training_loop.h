@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "core/file.h"
@@ -31,12 +32,12 @@ struct TrainingData {
 
 // Where a run's numbers go.
 struct TrainingOutputs {
-  OpProfile& profile;  // filled by a profiled device; without one it stays empty
-  Ceilings ceilings;   // of that device
+  OpProfile& profile;                // filled by a profiled device; without one it stays empty
+  Ceilings ceilings;                 // of that device
+  std::vector<FileLock> locks = {};  // rank 0's, of the directories that the run writes into
   // Absent except on rank 0.
   std::optional<MetricsWriter> metrics;
   std::optional<Progress> progress;
-  std::vector<FileLock> locks;  // of the directories that the run writes into
 };
 
 class TrainingLoop {

@@ -74,11 +74,12 @@ absl::StatusOr<std::string> FindCheckpoint(const std::string& path) {
   if (!std::filesystem::is_directory(path, error)) {
     return absl::NotFoundError(absl::StrCat("there is no checkpoint directory ", path));
   }
-  // Without its manifest it is a damaged one.
-  if (StepOf(std::filesystem::path(path + "/").parent_path().filename().string()) >= 0) return path;
   const absl::StatusOr<int64_t> step = LatestStep(path);
   if (!step.ok()) return step.status();
   if (*step < 0) {
+    // A step directory without its manifest is a damaged one.
+    const std::filesystem::path name = std::filesystem::path(path + "/").parent_path().filename();
+    if (StepOf(name.string()) >= 0) return path;
     return absl::NotFoundError(absl::StrCat(
         path,
         " is no checkpoint: it has neither manifest.textproto nor a file `latest` that names "

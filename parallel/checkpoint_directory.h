@@ -17,7 +17,8 @@ namespace twinstream {
 std::string StepName(int64_t step);  // "step_000000008"
 
 // The step directory that `path` means: itself if it has a manifest, otherwise the one that its
-// `latest` names. NOT_FOUND says what is missing. Says nothing about wholeness.
+// `latest` names, or itself if it is named like one. NOT_FOUND says what is missing. Says nothing
+// about wholeness.
 absl::StatusOr<std::string> FindCheckpoint(const std::string& path);
 
 // The manifest of a step directory whose manifest is sound and whose shards are all there in full

@@ -29,6 +29,13 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
   std::string text_;
 };
 
+// A file of a checkpoint that is not there, or no file, is damage; what cannot be read stays what
+// it is.
+absl::Status OfCheckpoint(const absl::Status& status) {
+  const bool lost = absl::IsNotFound(status) || absl::IsInvalidArgument(status);
+  return lost ? absl::DataLossError(status.message()) : status;
+}
+
 // The text before the digest's line; DATA_LOSS unless the digest is that of this text.
 absl::StatusOr<absl::string_view> DigestedPart(absl::string_view text, const std::string& path) {
   const size_t line = text.rfind(absl::StrCat("\n", kDigestField));
@@ -58,10 +65,7 @@ std::string ManifestText(Manifest manifest) {
 absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory) {
   const std::string path = absl::StrCat(step_directory, "/manifest.textproto");
   const absl::StatusOr<std::string> text = ReadFile(path);
-  if (absl::IsNotFound(text.status()) || absl::IsInvalidArgument(text.status())) {
-    return absl::DataLossError(text.status().message());
-  }
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return OfCheckpoint(text.status());
   const absl::StatusOr<absl::string_view> part = DigestedPart(*text, path);
   if (!part.ok()) return part.status();
   Manifest manifest;
@@ -87,10 +91,8 @@ absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory) {
 absl::StatusOr<MappedFile> OpenShard(const std::string& step_directory, const ShardFile& shard) {
   const std::string path = absl::StrCat(step_directory, "/", shard.name());
   absl::StatusOr<MappedFile> file = MappedFile::Open(path);
-  if (absl::IsNotFound(file.status()) || absl::IsInvalidArgument(file.status())) {
-    return absl::DataLossError(file.status().message());
-  }
-  if (file.ok() && static_cast<int64_t>(file->bytes().size()) != shard.bytes()) {
+  if (!file.ok()) return OfCheckpoint(file.status());
+  if (static_cast<int64_t>(file->bytes().size()) != shard.bytes()) {
     return absl::DataLossError(
         absl::StrCat(path, " has ", file->bytes().size(), " bytes instead of ", shard.bytes()));
   }

@@ -16,8 +16,8 @@
 
 namespace twinstream {
 
-// The manifest of a step directory, its own digest and CheckManifest passed. NOT_FOUND: there is
-// none; DATA_LOSS: it is damaged; FAILED_PRECONDITION: another version of the program wrote it.
+// The manifest of a step directory, its own digest and CheckManifest passed. DATA_LOSS: there is
+// none, or it is damaged; FAILED_PRECONDITION: another version of the program wrote it.
 absl::StatusOr<Manifest> ReadManifest(const std::string& step_directory);
 // One of its shards, mapped in full size. DATA_LOSS: there is none, or one of another size; other
 // errors: it cannot be read.

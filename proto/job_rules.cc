@@ -376,6 +376,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   TraceRules(job, &problems);
   SizeLimits(job, &problems);
   for (std::string& problem : TextProblems(asked)) problems.push_back(std::move(problem));
+  for (std::string& problem : PlaceProblems(job)) problems.push_back(std::move(problem));
   for (std::string& problem : FeaturesNotBuilt(job)) problems.push_back(std::move(problem));
   return problems;
 }

@@ -67,30 +67,26 @@ struct NamedDirectory {
   const std::string& path;
 };
 
-// `inner` may lie in `outer`, but not where the run puts a file whose name begins so.
+// `inner` may lie in `outer`, but not where the run puts something: under one of the names, which
+// end in * if more may follow.
 void CheckPlace(const NamedDirectory& inner, const NamedDirectory& outer,
-                std::initializer_list<const char*> taken, std::vector<std::string>* problems) {
+                std::initializer_list<absl::string_view> taken,
+                std::vector<std::string>* problems) {
   const auto normal = [](const std::string& path) {
     std::error_code error;
     return (std::filesystem::absolute(path, error) / "").lexically_normal();
   };
   const std::filesystem::path below = normal(inner.path).lexically_relative(normal(outer.path));
   const std::string first = below.empty() ? "" : below.begin()->string();
-  for (const char* name : taken) {
-    if (!absl::StartsWith(first, name)) continue;
+  for (absl::string_view name : taken) {
+    const bool is_taken = absl::EndsWith(name, "*")
+                              ? absl::StartsWith(first, name.substr(0, name.size() - 1))
+                              : first == name || first == absl::StrCat(name, ".tmp");
+    if (!is_taken) continue;
     problems->push_back(absl::StrFormat(
-        "%s = \"%s\" is where the run puts %s* of %s = \"%s\"; name another directory", inner.field,
+        "%s = \"%s\" is where the run puts %s of %s = \"%s\"; name another directory", inner.field,
         absl::CHexEscape(inner.path), name, outer.field, absl::CHexEscape(outer.path)));
   }
-}
-
-void CheckPlaces(const JobSpec& job, std::vector<std::string>* problems) {
-  const NamedDirectory checkpoints = {"checkpoint.directory", job.checkpoint().directory()};
-  const NamedDirectory metrics = {"metrics.directory", job.metrics().directory()};
-  if (checkpoints.path.empty() || metrics.path.empty()) return;
-  CheckPlace(metrics, checkpoints, {"step_", ".tmp_step_", "latest", ".lock"}, problems);
-  CheckPlace(checkpoints, metrics,
-             {"metrics.jsonl", "job.textproto", "profile.json", "trace.json", ".lock"}, problems);
 }
 
 }  // namespace
@@ -101,7 +97,6 @@ std::vector<std::string> TextProblems(const JobSpec& job) {
   CheckLength("name", job.name(), &problems);
   CheckLength("checkpoint.directory", job.checkpoint().directory(), &problems);
   CheckLength("metrics.directory", job.metrics().directory(), &problems);
-  CheckPlaces(job, &problems);
   for (const auto& part : absl::StrSplit(job.name(), '/')) {
     if (part != "." && part != "..") continue;
     problems.push_back(
@@ -110,6 +105,16 @@ std::vector<std::string> TextProblems(const JobSpec& job) {
                         absl::CHexEscape(job.name()), part));
     break;
   }
+  return problems;
+}
+
+std::vector<std::string> PlaceProblems(const JobSpec& job) {
+  std::vector<std::string> problems;
+  const NamedDirectory checkpoints = {"checkpoint.directory", job.checkpoint().directory()};
+  const NamedDirectory metrics = {"metrics.directory", job.metrics().directory()};
+  CheckPlace(metrics, checkpoints, {"step_*", ".tmp_step_*", "latest", ".lock"}, &problems);
+  CheckPlace(checkpoints, metrics,
+             {"metrics.jsonl", "job.textproto", "profile.json", "trace.json", ".lock"}, &problems);
   return problems;
 }
 

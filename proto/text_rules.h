@@ -13,4 +13,8 @@ namespace twinstream {
 // or directory that no file system takes. The name may have slashes.
 std::vector<std::string> TextProblems(const JobSpec& job);
 
+// One line if one of checkpoint.directory and metrics.directory lies where the run puts a file or a
+// checkpoint of the other. `job` is resolved.
+std::vector<std::string> PlaceProblems(const JobSpec& job);
+
 }  // namespace twinstream

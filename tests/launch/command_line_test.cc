@@ -65,7 +65,7 @@ TEST(CommandLineTest, PrepareDataTakesFilesByCommaAndByShellPattern) {
   EXPECT_EQ(line.validation, 0.1);
 }
 
-TEST(CommandLineTest, UnknownNamesLeadToTheirNeighbours) {
+TEST(CommandLineTest, UnknownNamesLeadToKnownOnes) {
   EXPECT_THAT(ErrorOf({"trian", "j"}),
               HasSubstr("unknown command \"trian\"; there are train, validate,"));
   EXPECT_THAT(ErrorOf({"help", "prepare"}), HasSubstr("unknown command \"prepare\""));

@@ -89,7 +89,7 @@ TEST(JobRulesTest, DirectoriesDoNotLieWhereTheOtherHasFiles) {
                                          "' } metrics { directory: '", metrics, "' }")),
                        1);
   };
-  for (const char* fine : {"c", "c/", "c/metrics", "m", "."}) {
+  for (const char* fine : {"c", "c/", "c/metrics", "c/latest_metrics", "m", "."}) {
     EXPECT_THAT(problems("c", fine), IsEmpty()) << fine;
   }
   for (const char* name : {"step_000000002", ".tmp_step_000000002/x", "latest", "./latest.tmp/"}) {
@@ -100,7 +100,10 @@ TEST(JobRulesTest, DirectoriesDoNotLieWhereTheOtherHasFiles) {
   }
   EXPECT_THAT(problems("m/checkpoints", "m"), IsEmpty());
   EXPECT_THAT(problems("m/x/../metrics.jsonl", "m"),
-              ElementsAre(HasSubstr("where the run puts metrics.jsonl*")));
+              ElementsAre(HasSubstr("where the run puts metrics.jsonl of")));
+  // The other directory is the default.
+  EXPECT_THAT(JobProblems(With("name: 'x' metrics { directory: 'runs/x/checkpoints/latest' }"), 1),
+              ElementsAre(HasSubstr("of checkpoint.directory = \"runs/x/checkpoints\"")));
 }
 
 TEST(JobRulesTest, IntegersArePrintedWithAllDigits) {

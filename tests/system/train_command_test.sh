@@ -118,6 +118,11 @@ a_place_that_cannot_be_used_is_named_and_nothing_made() {
   [ ! -e runs/blocked/checkpoints ] || fail "an empty checkpoint directory is left"
 }
 
+both_directories_may_be_one() {
+  run 0 2 train job.textproto --override='name: "one" checkpoint { directory: "runs/one" }'
+  same "latest" "$(cat runs/one/latest)" step_000000006
+}
+
 old_checkpoints_go() {
   run 0 alone train job.textproto --override='name: "keep" train { steps: 10 }
     checkpoint { every_steps: 1 keep: 2 keep_every: 4 }'
@@ -136,7 +141,10 @@ a_directory_named_latest_is_found_before_the_first_step() {
   mkdir -p runs/taken/checkpoints/latest.tmp
   run 2 2 train job.textproto --override='name: "taken"'
   says "checkpoint.directory .runs/taken/checkpoints.: .*/latest.tmp: a directory .*in the way"
-  [ ! -e runs/taken/metrics.jsonl ] || fail "the run has begun"
+  mkdir -p runs/profiles/profile.json
+  run 2 2 train job.textproto --override='name: "profiles" metrics { profile: true }'
+  says "metrics.directory .runs/profiles.: .*/profile.json: a directory .*in the way"
+  [ ! -e runs/taken/metrics.jsonl ] && [ ! -e runs/profiles/metrics.jsonl ] || fail "a run has begun"
 }
 
 damage() { # damage CHECKPOINT
@@ -179,6 +187,10 @@ a_run_without_a_whole_checkpoint_says_that_it_starts_afresh() {
 }
 
 closed_standard_streams_get_nothing() {
+  "$program" train job.textproto --override='name: "closed" parallel { data: 1 }' <&- >&- 2>&-
+  same "exit code" $? 0
+  same "metrics" "$(grep -c '^{"step": [0-9]*, .*}$' runs/closed/metrics.jsonl)" \
+    "$(wc -l <runs/closed/metrics.jsonl)"
   "$program" evaluate job.textproto --override='parallel { data: 1 }' \
     --checkpoint=runs/tiny/checkpoints <&- >&- 2>&-
   same "exit code" $? 1
@@ -205,8 +217,10 @@ signals_save_and_stop() {
   start rank 2 train job.textproto --override="name: 'rank' $long"
   local first_output=$output
   output=$folder/second
-  run 2 alone train job.textproto --override="name: 'rank' $long" --resume=auto
+  run 1 alone train job.textproto --override="name: 'rank' $long" --resume=auto
   says 'checkpoint.directory "runs/rank/checkpoints": another process holds .*/.lock: a run uses this directory'
+  run 1 alone train job.textproto --override="name: 'guest' metrics { directory: 'runs/rank' }"
+  says 'metrics.directory "runs/rank": another process holds runs/rank/.lock: a run uses this directory'
   output=$first_output
   kill -TERM "$rank_pid"
   ends_with 3
@@ -252,6 +266,7 @@ another_job_is_refused
 a_place_that_cannot_be_used_is_named_and_nothing_made
 a_directory_named_latest_is_found_before_the_first_step
 a_removed_metrics_file_ends_the_run
+both_directories_may_be_one
 old_checkpoints_go
 a_damaged_checkpoint_is_passed_over
 a_run_whose_last_checkpoint_is_damaged_is_not_complete
