@@ -15,77 +15,130 @@ namespace {
 using X = ResidualRead::X;
 using Y = ResidualWrite::Y;
 
-// Backward of one row of z = scale . weight . v, where scale = 1 / sqrt(mean(v^2) + eps) if
-// normalises, else constant. The gradient of z mixes two rows and that of v is added to, all [C]:
-//   dz = du_part du + dv_part dv,   dweight += scale v dz,
-//   dv <- dv_kept dv + scale weight dz - v scale^3 mean(weight dz v)
-// du, dv and v may be the same memory. Each is a row of activations or of float32 temporaries.
-template <class V, class Du, class Dv>
-struct TermBackward {
-  const V* v = nullptr;
+// Of one vector of both streams.
+struct StreamGradients {
+  Vector dx, dy;
+};
+
+// A normed (or weighted) term z = scale . weight . v of a row, where scale = 1 / sqrt(mean(v^2) +
+// eps), or a constant, and its backward: from the gradient dz,
+//   dweight += scale v dz,   dv = scale weight dz - v scale^3 mean(weight dz v)
+// in two loops: the mean is of all the row.
+struct NormTerm {
   const float* weight = nullptr;
   float scale = 1;
-  bool normalises = true;
-  const Du* du = nullptr;
-  Dv* dv = nullptr;
   float* dweight = nullptr;
-  float du_part = 1;
-  float dv_part = 0;
-  float dv_kept = 1;
+  bool normalises = true;
 
-  float Dz(int64_t j) const { return du_part * du[j] + dv_part * dv[j]; }
-};
-
-template <class V, class Du, class Dv>
-void Backward(const TermBackward<V, Du, Dv>& term, int64_t C) {
-  const float sum = VectorSum(C, [=](int64_t j) {
-    const float vdz = term.v[j] * term.Dz(j);
-    term.dweight[j] += term.scale * vdz;
-    return term.weight[j] * vdz;
-  });
-  const float scale = term.scale;
-  const float v_part = term.normalises ? scale * scale * scale * sum / static_cast<float>(C) : 0.0F;
-  VectorLoop(C, [=](int64_t j) {
-    const float direct = scale * term.weight[j] * term.Dz(j);
-    term.dv[j] = term.dv_kept * term.dv[j] + direct - v_part * term.v[j];
-  });
-}
-
-// One row of a write's backward; dx, dy in place.
-template <Y kY, class T, class Dp>
-void WriteBackward(float base_gain, float x_gain, T* dx, T* dy, Dp* dp, int64_t C) {
-  VectorLoop(C, [=](int64_t j) {
-    const float dx_after = dx[j];
-    float dp_j = x_gain * dx_after, dbase = base_gain * dx_after;
-    if constexpr (kY != Y::kKeep) dp_j += dy[j];
-    if constexpr (kY == Y::kSet) {
-      dbase += dy[j];
-      dy[j] = 0.0F;
-    }
-    dp[j] = dp_j;
-    dx[j] = dbase;
-  });
-}
-
-template <class T, class Dp>
-void WriteBackward(const ResidualWrite& write, T* dx, T* dy, Dp* dp, int64_t C) {
-  switch (write.y) {
-    case Y::kKeep:
-      return WriteBackward<Y::kKeep>(write.base_gain, write.x_gain, dx, dy, dp, C);
-    case Y::kAdd:
-      return WriteBackward<Y::kAdd>(write.base_gain, write.x_gain, dx, dy, dp, C);
-    case Y::kSet:
-      return WriteBackward<Y::kSet>(write.base_gain, write.x_gain, dx, dy, dp, C);
+  // Adds to dweight. Returns what is summed to the mean.
+  template <class At>
+  Vector Weigh(At at, Vector v, Vector dz) const {
+    const Vector vdz = v * dz;
+    at.Store(at.Load(dweight) + scale * vdz, dweight);
+    return at.Load(weight) * vdz;
   }
+  // Of v in dv.
+  float Part(Vector sums, int64_t C) const {
+    return normalises ? scale * scale * scale * SumOfLanes(sums) / static_cast<float>(C) : 0;
+  }
+  template <class At>
+  Vector Gradient(At at, Vector v, Vector dz, float v_part) const {
+    return scale * at.Load(weight) * dz - v_part * v;
+  }
+};
+
+// Row n of what the site reads, [C] each, or null.
+template <class T>
+struct InputRows {
+  const T *x, *y, *dh, *dx, *dy;
+
+  template <class At>
+  void Fetch(At at) const {
+    for (const T* row : {x, y, dh, dx, dy}) at.Fetch(row);
+  }
+
+  // Of the base and of y.
+  template <class At>
+  StreamGradients Gradients(At at) const {
+    return {at.Load(dx), dy != nullptr ? at.Load(dy) : Vector{}};
+  }
+};
+
+// One row of a read: how both streams enter it, and what sums over the row gave. Loops hold a copy:
+// what a reference leads to would be loaded again after every store.
+template <class T>
+struct ReadRow {
+  ResidualRead read;
+  bool weighs_x;  // UsesXWeight(read)
+  StreamSum sum;
+  NormTerm x_term, y_term, u_term;
+  InputRows<T> in;
+  float* u;  // [C], of a read with an input norm
+  float x_part = 0, y_part = 0, u_part = 0;
+
+  template <class At>
+  Vector U(At at) const {
+    return sum.Of(at, at.Load(in.x), read.y ? at.Load(in.y) : Vector{});
+  }
+
+  // The gradient of u.
+  template <class At>
+  Vector Du(At at) const {
+    const Vector dh = at.Load(in.dh);
+    return read.input_norm ? u_term.Gradient(at, at.Load(u), dh, u_part) : dh;
+  }
+
+  // The gradient of what x's weight multiplied: of its term of u, of the base, or of both.
+  template <class At>
+  Vector WeighedGradient(At at, Vector du) const {
+    if (!read.base_norm) return du;
+    return read.x == X::kBase ? du + at.Load(in.dx) : at.Load(in.dx);
+  }
+
+  // The gradients of the streams.
+  template <class At>
+  StreamGradients Through(At at) const {
+    const Vector du = Du(at);
+    StreamGradients d = in.Gradients(at);
+    if (weighs_x) {
+      const Vector direct = x_term.Gradient(at, at.Load(in.x), WeighedGradient(at, du), x_part);
+      d.dx = read.base_norm ? direct : d.dx + direct;
+    } else if (read.x == X::kBase) {
+      d.dx += du;
+    }
+    if (read.y) d.dy += y_term.Gradient(at, at.Load(in.y), du, y_part);
+    return d;
+  }
+
+  // What the forward read.
+  template <class At>
+  Vector H(At at) const {
+    return read.input_norm ? u_term.scale * at.Load(u_term.weight) * at.Load(u) : U(at);
+  }
+};
+
+// The gradients of the streams before the write, and dp, from those of the streams after.
+struct WriteGradients {
+  StreamGradients streams;
+  Vector dp;
+};
+
+WriteGradients ThroughWrite(const ResidualWrite& write, const StreamGradients& d) {
+  Vector dp = write.x_gain * d.dx, dbase = write.base_gain * d.dx, dy = d.dy;
+  if (write.y != Y::kKeep) dp += dy;
+  if (write.y == Y::kSet) {
+    dbase += dy;
+    dy = Vector{};
+  }
+  return {{dbase, dy}, dp};
 }
 
-// What the rows of one range share: sums of weight gradients, and a row for u, then for dp, and one
-// for du, each [C].
+// What the rows of one range share: sums of weight gradients, and a row for u, then for dp, each
+// [C].
 struct RangeBuffers {
-  float *dx_weight, *dy_weight, *dinput_weight, *doutput_weight;
-  float *u, *du;
+  float *dx_weight, *dy_weight, *dinput_weight, *doutput_weight, *u;
 };
-constexpr int64_t kRangeRows = 6;
+constexpr int64_t kRangeRows = 5;
 
 template <class T>
 class BackwardSite {
@@ -103,10 +156,7 @@ class BackwardSite {
     float* const buffers = memory.data();
     ParallelRanges(N_, ranges, [this, buffers](int64_t range, int64_t begin, int64_t end) {
       const RangeBuffers mine = BuffersOf(buffers, range);
-      for (int64_t n = begin; n < end; ++n) {
-        if (site_.read != nullptr) ReadRow(n, *site_.read, mine);
-        if (site_.write != nullptr) WriteRow(n, *site_.write, mine);
-      }
+      for (int64_t n = begin; n < end; ++n) Row(n, mine);
     });
     for (int64_t range = 0; range < ranges; ++range) AddGradients(BuffersOf(buffers, range));
   }
@@ -118,8 +168,7 @@ class BackwardSite {
             .dy_weight = rows + stride_,
             .dinput_weight = rows + 2 * stride_,
             .doutput_weight = rows + 3 * stride_,
-            .u = rows + 4 * stride_,
-            .du = rows + 5 * stride_};
+            .u = rows + 4 * stride_};
   }
 
   void AddGradients(const RangeBuffers& range) const {
@@ -135,118 +184,100 @@ class BackwardSite {
 
   float Scale(ResidualScale which, int64_t n) const { return RowOf<float>(t_.scales, which)[n]; }
 
-  StreamRow<T> Streams(int64_t n, const ResidualRead& read) const {
-    StreamRow<T> row = {.x = RowOf<T>(t_.x, n),
-                        .x_weight = WeightOf(t_.x_weight),
-                        .y = RowOf<T>(t_.y, n),
-                        .y_weight = WeightOf(t_.y_weight)};
-    if (NormalisesX(read)) row.x_scale = Scale(kScaleX, n);
-    if (read.y) row.y_scale = Scale(kScaleY, n);
+  InputRows<T> InputsOf(int64_t n) const {
+    return {RowOf<T>(t_.x, n), RowOf<T>(t_.y, n), RowOf<T>(t_.dh, n), RowOf<T>(t_.dx, n),
+            RowOf<T>(t_.dy, n)};
+  }
+
+  ReadRow<T> ReadRowOf(int64_t n, const ResidualRead& read, const RangeBuffers& buffers) const {
+    const float *const x_weight = WeightOf(t_.x_weight), *const y_weight = WeightOf(t_.y_weight);
+    ReadRow<T> row = {.read = read,
+                      .weighs_x = UsesXWeight(read),
+                      .sum = SumOfRead(read, x_weight, y_weight),
+                      .x_term = {x_weight, 1, buffers.dx_weight, NormalisesX(read)},
+                      .y_term = {y_weight, 1, buffers.dy_weight},
+                      .u_term = {WeightOf(t_.input_weight), 1, buffers.dinput_weight},
+                      .in = InputsOf(n),
+                      .u = buffers.u};
+    if (NormalisesX(read)) row.sum.x_scale = row.x_term.scale = Scale(kScaleX, n);
+    if (read.y) row.sum.y_scale = row.y_term.scale = Scale(kScaleY, n);
+    if (read.input_norm) {
+      row.u_term.scale = Scale(kScaleInput, n);
+      SumInputTerm(row);
+    }
+    SumStreamTerms(row);
     return row;
   }
 
-  void ReadRow(int64_t n, const ResidualRead& read, const RangeBuffers& buffers) const {
-    const StreamRow<T> row = Streams(n, read);
-    if (read.input_norm) {
-      InputNormBackward(n, read, row, buffers);
-      StreamsBackward<float>(n, read, row, buffers.du, buffers);
-    } else {
-      StreamsBackward<T>(n, read, row, RowOf<T>(t_.dh, n), buffers);
-    }
-    if (t_.h) WriteInput(n, read, row, buffers.u);
+  // row.u <- u. The gradient of the input norm's weight, and the mean of its backward.
+  void SumInputTerm(ReadRow<T>& row) const {
+    Vector sums = {};
+    ForVectors(C_, [row, &sums](auto at) {
+      const Vector u = at.Store(row.U(at), row.u);
+      sums += row.u_term.Weigh(at, u, at.Load(row.in.dh));
+    });
+    row.u_part = row.u_term.Part(sums, C_);
   }
 
-  // h takes y's place perhaps: nothing reads the streams of this row any more. u: of a normed read.
-  void WriteInput(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
-                  const float* u) const {
+  // The same of both streams.
+  void SumStreamTerms(ReadRow<T>& row) const {
+    Vector x_sums = {}, y_sums = {};
+    ForVectors(C_, [row, &x_sums, &y_sums](auto at) {
+      const Vector du = row.Du(at);
+      if (row.weighs_x) {
+        x_sums += row.x_term.Weigh(at, at.Load(row.in.x), row.WeighedGradient(at, du));
+      }
+      if (row.read.y) y_sums += row.y_term.Weigh(at, at.Load(row.in.y), du);
+    });
+    row.x_part = row.x_term.Part(x_sums, C_);
+    row.y_part = row.y_term.Part(y_sums, C_);
+  }
+
+  void Row(int64_t n, const RangeBuffers& buffers) const {
+    if (site_.read == nullptr) {
+      return Write(n, buffers, [in = InputsOf(n)](auto at) { return in.Gradients(at); });
+    }
+    const ReadRow<T> row = ReadRowOf(n, *site_.read, buffers);
     T* const h = RowOf<T>(t_.h, n);
-    if (!read.input_norm) return SumStreams(row, read, h, C_);
-    NormSum(u, WeightOf(t_.input_weight), Scale(kScaleInput, n), h, C_);
+    Write(n, buffers, [row, h, next = InputsOf(n + 1)](auto at) {
+      next.Fetch(at);
+      const StreamGradients d = row.Through(at);
+      // In y's place perhaps: nothing else reads the streams of this vector any more.
+      if (h != nullptr) at.Store(row.H(at), h);
+      return d;
+    });
   }
 
-  // buffers.u <- u, the sum of the streams; buffers.du <- du, the gradient of u from that of
-  // h = scale . weight . u: Backward's equation, in the loop that sums u.
-  void InputNormBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row,
-                         const RangeBuffers& buffers) const {
-    const T* const dh = RowOf<T>(t_.dh, n);
-    const float* const weight = WeightOf(t_.input_weight);
-    const float scale = Scale(kScaleInput, n);
-    float* const u_row = buffers.u;
-    const float sum = WithConstant(XTermOf(read), [&](auto kX) {
-      return WithConstant(read.y, [&](auto kY) {
-        return VectorSum(C_, [=, dweight = buffers.dinput_weight](int64_t j) {
-          const float u = row.template Sum<kX(), kY()>(j);
-          u_row[j] = u;
-          const float udh = u * dh[j];
-          dweight[j] += scale * udh;
-          return weight[j] * udh;
-        });
+  // Through the write, and stores the row. gradients(at): of the streams after it.
+  template <class F>
+  void Write(int64_t n, const RangeBuffers& buffers, F gradients) const {
+    T *const dx = RowOf<T>(t_.dx, n), *const dy = RowOf<T>(t_.dy, n);
+    const auto put = [=](auto at, const StreamGradients& d) {
+      at.Store(d.dx, dx);
+      if (dy != nullptr) at.Store(d.dy, dy);
+    };
+    if (site_.write == nullptr) return ForVectors(C_, [=](auto at) { put(at, gradients(at)); });
+    const ResidualWrite write = *site_.write;
+    T* const d_o = RowOf<T>(t_.d_o, n);
+    if (!write.output_norm) {
+      return ForVectors(C_, [=](auto at) {
+        const WriteGradients d = ThroughWrite(write, gradients(at));
+        put(at, d.streams);
+        at.Store(d.dp, d_o);
       });
-    });
-    const float u_part = scale * scale * scale * sum / static_cast<float>(C_);
-    VectorLoop(C_, [=, du = buffers.du](int64_t j) {
-      du[j] = scale * weight[j] * dh[j] - u_part * u_row[j];
-    });
-  }
-
-  template <class Du>
-  void StreamsBackward(int64_t n, const ResidualRead& read, const StreamRow<T>& row, const Du* du,
-                       const RangeBuffers& buffers) const {
-    XBackward(read, row, du, RowOf<T>(t_.dx, n), buffers.dx_weight);
-    if (!read.y) return;
-    Backward<T, Du, T>({.v = row.y,
-                        .weight = row.y_weight,
-                        .scale = row.y_scale,
-                        .du = du,
-                        .dv = RowOf<T>(t_.dy, n),
-                        .dweight = buffers.dy_weight},
-                       C_);
-  }
-
-  // du reaches x through its term of u, and dx (of the base) through base_norm.
-  template <class Du>
-  void XBackward(const ResidualRead& read, const StreamRow<T>& row, const Du* du, T* dx,
-                 float* dx_weight) const {
-    TermBackward<T, Du, T> term = {.v = row.x,
-                                   .weight = row.x_weight,
-                                   .scale = row.x_scale,
-                                   .du = du,
-                                   .dv = dx,
-                                   .dweight = dx_weight};
-    if (read.base_norm) {
-      term.du_part = read.x == X::kBase ? 1 : 0;
-      term.dv_part = 1;
-      term.dv_kept = 0;
-      return Backward(term, C_);
     }
-    switch (read.x) {
-      case X::kNone:
-        return;
-      case X::kBase:
-        return VectorLoop(C_, [=](int64_t j) { dx[j] = dx[j] + du[j]; });
-      case X::kScale:
-        term.normalises = false;
-        return Backward(term, C_);
-      case X::kNorm:
-        return Backward(term, C_);
-    }
-  }
-
-  void WriteRow(int64_t n, const ResidualWrite& write, const RangeBuffers& buffers) const {
-    T *const dx = RowOf<T>(t_.dx, n), *const dy = RowOf<T>(t_.dy, n),
-             *const d_o = RowOf<T>(t_.d_o, n);
-    if (!write.output_norm) return WriteBackward(write, dx, dy, d_o, C_);
+    const NormTerm p = {WeightOf(t_.output_weight), Scale(kScaleOutput, n), buffers.doutput_weight};
+    const T* const o = RowOf<T>(t_.o, n);
     float* const dp = buffers.u;
-    WriteBackward(write, dx, dy, dp, C_);
-    Backward<T, float, float>({.v = RowOf<T>(t_.o, n),
-                               .weight = WeightOf(t_.output_weight),
-                               .scale = Scale(kScaleOutput, n),
-                               .du = dp,
-                               .dv = dp,
-                               .dweight = buffers.doutput_weight,
-                               .dv_kept = 0},
-                              C_);
-    VectorLoop(C_, [=](int64_t j) { d_o[j] = dp[j]; });
+    Vector sums = {};
+    ForVectors(C_, [=, &sums](auto at) {
+      const WriteGradients d = ThroughWrite(write, gradients(at));
+      put(at, d.streams);
+      at.Store(d.dp, dp);
+      sums += p.Weigh(at, at.Load(o), d.dp);
+    });
+    const float part = p.Part(sums, C_);
+    ForVectors(C_, [=](auto at) { at.Store(p.Gradient(at, at.Load(o), at.Load(dp), part), d_o); });
   }
 
   const ResidualSite& site_;

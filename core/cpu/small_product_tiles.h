@@ -3,22 +3,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
 #include "core/cpu/small_product.h"
+#include "core/cpu/vector.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
-
-// Lanes of sums, or as many factors of b.
-using Vector = float __attribute__((vector_size(kVectorLanes * sizeof(float))));
-
-inline Vector LoadVector(const void* from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof(vector));
-  return vector;
-}
-
-inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector)); }
 
 // sums += a b in every lane.
 inline void MultiplyAdd(Vector& sums, float a, Vector b) { sums += a * b; }

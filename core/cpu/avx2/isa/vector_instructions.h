@@ -1,0 +1,34 @@
+// What g++ has no way to say of vectors, on AVX2. The include path chooses between this and its
+// twin in avx512.
+#pragma once
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "core/cpu/vector.h"
+
+namespace twinstream::TWINSTREAM_CPU_ISA {
+
+// Exactly. (g++ 12 makes four operations of __builtin_convertvector.)
+inline Vector WidenHalves(HalfVector halves) {
+  return std::bit_cast<Vector>(
+      std::bit_cast<WordVector>(_mm256_cvtepu16_epi32(std::bit_cast<__m128i>(halves))) << 16);
+}
+
+// Bits of bf16, rounded to the nearest, ties to even; as BFloat16's own rounding, NaNs too.
+inline HalfVector RoundHalves(Vector v) {
+  const auto wide = std::bit_cast<WordVector>(v);
+  const WordVector to_nearest = 0x7FFF + ((wide >> 16) & 1), quiet = ~wide & 0x400000;
+  return __builtin_convertvector((wide + (v != v ? quiet : to_nearest)) >> 16, HalfVector);
+}
+
+// Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
+inline void StreamVector(float* to, Vector v) { _mm256_stream_ps(to, v); }
+inline void StreamHalves(void* to, HalfVector v) {
+  _mm_stream_si128(static_cast<__m128i*>(to), std::bit_cast<__m128i>(v));
+}
+inline void FenceStreams() { _mm_sfence(); }
+
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,0 +1,33 @@
+// What g++ has no way to say of vectors, on AVX-512 with bf16. The include path chooses between
+// this and its twin in avx2.
+#pragma once
+
+#include <immintrin.h>
+
+#include <bit>
+#include <cstdint>
+
+#include "core/cpu/vector.h"
+
+namespace twinstream::TWINSTREAM_CPU_ISA {
+
+// Exactly. (g++ 12 makes four operations of __builtin_convertvector, and warns of the intrinsic
+// without a mask.)
+inline Vector WidenHalves(HalfVector halves) {
+  return std::bit_cast<Vector>(
+      std::bit_cast<WordVector>(_mm512_maskz_cvtepu16_epi32(0xFFFF, std::bit_cast<__m256i>(halves)))
+      << 16);
+}
+
+// Bits of bf16, rounded to the nearest, ties to even. The instruction takes denormal numbers for
+// zero; the nine operations of BFloat16's own rounding do not.
+inline HalfVector RoundHalves(Vector v) { return std::bit_cast<HalfVector>(_mm512_cvtneps_pbh(v)); }
+
+// Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
+inline void StreamVector(float* to, Vector v) { _mm512_stream_ps(to, v); }
+inline void StreamHalves(void* to, HalfVector v) {
+  _mm256_stream_si256(static_cast<__m256i*>(to), std::bit_cast<__m256i>(v));
+}
+inline void FenceStreams() { _mm_sfence(); }
+
+}  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -1,0 +1,101 @@
+// Loops over rows of float32 or bf16, written for one vector at a time: for rows of bf16, which the
+// compiler's own vectorisation rounds slowly, and for several sums or results in one loop.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "core/bfloat16.h"
+#include "isa/vector_instructions.h"
+
+namespace twinstream::TWINSTREAM_CPU_ISA {
+
+inline Vector LoadElements(const float* from) { return LoadVector(from); }
+inline Vector LoadElements(const BFloat16* from) {
+  HalfVector halves;
+  std::memcpy(&halves, from, sizeof(halves));
+  return WidenHalves(halves);
+}
+
+// Stores return what a load would find: the vector as it was rounded.
+inline Vector StoreElements(Vector vector, float* to) {
+  StoreVector(to, vector);
+  return vector;
+}
+inline Vector StoreElements(Vector vector, BFloat16* to) {
+  const HalfVector halves = RoundHalves(vector);
+  std::memcpy(to, &halves, sizeof(halves));
+  return WidenHalves(halves);
+}
+inline Vector StreamElements(Vector vector, float* to) {
+  StreamVector(to, vector);
+  return vector;
+}
+inline Vector StreamElements(Vector vector, BFloat16* to) {
+  const HalfVector halves = RoundHalves(vector);
+  StreamHalves(to, halves);
+  return WidenHalves(halves);
+}
+
+// Elements [first, first + kVectorLanes) of rows.
+struct WholeVector {
+  int64_t first;
+
+  template <class T>
+  Vector Load(const T* row) const {
+    return LoadElements(row + first);
+  }
+  // Soon to be loaded, if there is such a row.
+  template <class T>
+  void Fetch(const T* row) const {
+    if (row != nullptr) __builtin_prefetch(row + first, 0, 2);  // to the second-level cache
+  }
+  template <class T>
+  Vector Store(Vector vector, T* row) const {
+    return StoreElements(vector, row + first);
+  }
+  // Past the caches, into a row aligned to whole vectors of T.
+  template <class T>
+  Vector Stream(Vector vector, T* row) const {
+    return StreamElements(vector, row + first);
+  }
+};
+
+// Elements [first, first + count) of rows, fewer than a vector's; the other lanes are loaded as
+// zeros.
+struct PartOfVector {
+  int64_t first, count;
+
+  template <class T>
+  Vector Load(const T* row) const {
+    T part[kVectorLanes] = {};
+    std::copy_n(row + first, count, part);
+    return LoadElements(part);
+  }
+  template <class T>
+  void Fetch(const T* row) const {
+    WholeVector{first}.Fetch(row);
+  }
+  template <class T>
+  Vector Store(Vector vector, T* row) const {
+    T part[kVectorLanes];
+    const Vector stored = StoreElements(vector, part);
+    std::copy_n(part, count, row + first);
+    return stored;
+  }
+  template <class T>
+  Vector Stream(Vector vector, T* row) const {
+    return Store(vector, row);
+  }
+};
+
+// Calls f(at) for the vectors of [0, count), `at` a WholeVector, or a PartOfVector at the end.
+template <class F>
+void ForVectors(int64_t count, F f) {
+  int64_t first = 0;
+  for (; first + kVectorLanes <= count; first += kVectorLanes) f(WholeVector{first});
+  if (first < count) f(PartOfVector{first, count - first});
+}
+
+}  // namespace twinstream::TWINSTREAM_CPU_ISA
