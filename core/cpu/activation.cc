@@ -3,6 +3,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/cpu/vector_rows.h"
 #include "core/op_checks.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
@@ -10,7 +11,7 @@ namespace {
 
 constexpr int64_t kWorkPerElement = 16;  // operations of one sigmoid
 
-float Sigmoid(float v) { return 1 / (1 + Exp(-v)); }
+Vector Sigmoid(Vector v) { return 1 / (1 + Exp(-v)); }
 
 template <class T>
 void Forward(Tensor out, Tensor up) {
@@ -22,9 +23,11 @@ void Forward(Tensor out, Tensor up) {
       T* const o = out_data + n * F;
       const T* const value = up_data + n * 2 * F;
       const T* const gate = value + F;
-      VectorLoop(F, [=](int64_t j) {
-        const float v = value[j], g = gate[j];
-        o[j] = g * Sigmoid(g) * v;
+      ForVectors(F, [=](auto at) {
+        at.Fetch(value + 2 * F);
+        at.Fetch(gate + 2 * F);
+        const Vector v = at.Load(value), g = at.Load(gate);
+        at.Store(g * Sigmoid(g) * v, o);
       });
     }
   });
@@ -44,10 +47,13 @@ void Backward(Tensor dup, Tensor dout, Tensor up) {
       const T* const gate = value + F;
       T* const dvalue = dup_data + n * 2 * F;
       T* const dgate = dvalue + F;
-      VectorLoop(F, [=](int64_t j) {
-        const float d = dout_row[j], v = value[j], g = gate[j], s = Sigmoid(g);
-        dvalue[j] = d * g * s;
-        dgate[j] = d * v * s * (1 + g * (1 - s));
+      ForVectors(F, [=](auto at) {
+        at.Fetch(value + 2 * F);
+        at.Fetch(gate + 2 * F);
+        at.Fetch(dout_row + F);
+        const Vector d = at.Load(dout_row), v = at.Load(value), g = at.Load(gate), s = Sigmoid(g);
+        at.Store(d * g * s, dvalue);
+        at.Store(d * v * s * (1 + g * (1 - s)), dgate);
       });
     }
   });

@@ -2,15 +2,16 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
 #include "core/bfloat16.h"
 #include "core/cpu/attention_blocks.h"
 #include "core/cpu/vector_math.h"
+#include "core/cpu/vector_rows.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
@@ -24,24 +25,15 @@ int64_t EndInFactors(int64_t elements) {
 // one by one. Scores that the row does not see become -infinity first, of which the softmax is
 // zero.
 inline int64_t EndInVectors(int64_t visible) {
-  static_assert(kReductionLanes <= 2 * kPanelColumns);  // AttentionFrame::score_stride
-  return (visible + kReductionLanes - 1) / kReductionLanes * kReductionLanes;
+  return (visible + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+}
+
+inline void StorePairs(Vector even, Vector odd, BFloat16Pair* to) {
+  const WordVector pairs = RoundPairs(even, odd);
+  std::memcpy(to, &pairs, sizeof(pairs));
 }
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
-
-// A bf16 in the upper half: to the nearest, ties away from zero, which takes a third of the
-// operations of BFloat16's own rounding. NaNs as arithmetic makes them stay NaNs.
-inline uint32_t RoundedUpperHalf(float value) { return std::bit_cast<uint32_t>(value) + 0x8000; }
-
-inline BFloat16Pair RoundedPair(float first, float second) {
-  return {RoundedUpperHalf(first) >> 16 | (RoundedUpperHalf(second) & 0xFFFF0000)};
-}
-
-inline void Round(float value, float& to) { to = value; }
-inline void Round(float value, BFloat16& to) {
-  to.bits = static_cast<uint16_t>(RoundedUpperHalf(value) >> 16);
-}
 
 // Memory for rounded scores: those of float32 stay where they are.
 template <class Factor>
@@ -69,12 +61,14 @@ void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* sc
     ElementOf<Factor>* const p_row = p + i * frame.score_stride;
     const int64_t visible = block.Visible(i), end = EndInVectors(visible);
     std::fill(row + visible, row + end, kHidden);
-    const float largest = VectorMax(end, [=](int64_t j) { return row[j]; });
-    const float sum = VectorSum(end, [=, scale = frame.scale](int64_t j) {
-      const float exponential = Exp(scale * (row[j] - largest));
-      Round(exponential, p_row[j]);
-      return exponential;
+    const float largest = MaxOfRow(end, row);
+    Vector sums = {};
+    ForWholeVectors(end, [=, scale = frame.scale, &sums](auto at) {
+      const Vector exponentials = Exp(scale * (at.Load(row) - largest));
+      at.Store(exponentials, p_row);
+      sums += exponentials;
     });
+    const float sum = SumOfLanes(sums);
     FillFrom(end, EndInFactors<Factor>(block.keys()), p_row);
     inverse_sum[i] = 1 / sum;
     lse[i] = frame.scale * largest + std::log(sum);
@@ -114,10 +108,10 @@ inline void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& bl
   const int64_t visible = block.Visible(i), end = EndInVectors(visible);
   std::fill(scores + visible, scores + end, kHidden);
   std::fill(dscores + visible, dscores + end, 0.0F);
-  VectorLoop(end, [=, scale = frame.scale](int64_t j) {
-    const float p = Exp(scale * scores[j] - row.lse);
-    scores[j] = p;
-    dscores[j] = p * (dscores[j] - row.delta) * scale;
+  ForWholeVectors(end, [=, scale = frame.scale](auto at) {
+    const Vector p = Exp(scale * at.Load(scores) - row.lse);
+    at.Store(p, scores);
+    at.Store(p * (at.Load(dscores) - row.delta) * scale, dscores);
   });
   FillFrom(end, block.keys(), scores);
   FillFrom(end, block.keys(), dscores);
@@ -143,15 +137,15 @@ inline void SoftmaxPairBackward(const AttentionFrame& frame, const ScoreBlock& b
   BFloat16* const ds_rows = operands.ds_rows + i * stride;
   BFloat16Pair *const p = operands.p_columns + i / 2 * stride, *const ds = operands.ds_columns +
                                                                            i / 2 * stride;
-  VectorLoop(end, [=, scale = frame.scale](int64_t j) {
-    const float p1 = Exp(scale * scores[j] - first.lse),
-                p2 = Exp(scale * scores[j + step] - second.lse),
-                ds1 = p1 * (dscores[j] - first.delta) * scale,
-                ds2 = p2 * (dscores[j + step] - second.delta) * scale;
-    p[j] = RoundedPair(p1, p2);
-    ds[j] = RoundedPair(ds1, ds2);
-    Round(ds1, ds_rows[j]);
-    Round(ds2, ds_rows[j + stride]);
+  ForWholeVectors(end, [=, scale = frame.scale](auto at) {
+    const Vector p1 = Exp(scale * at.Load(scores) - first.lse),
+                 p2 = Exp(scale * at.Load(scores + step) - second.lse),
+                 ds1 = p1 * (at.Load(dscores) - first.delta) * scale,
+                 ds2 = p2 * (at.Load(dscores + step) - second.delta) * scale;
+    StorePairs(p1, p2, p + at.first);
+    StorePairs(ds1, ds2, ds + at.first);
+    at.Store(ds1, ds_rows);
+    at.Store(ds2, ds_rows + stride);
   });
   const int64_t keys = EndInFactors<BFloat16Pair>(block.keys());
   FillFrom(end, keys, p);

@@ -8,22 +8,25 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/cpu/vector_rows.h"
 #include "core/op_checks.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr int64_t kOperationsPerExp = 16;
+constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 struct Statistics {
   float largest, sum, target_logit;
 };
 
 Statistics RowStatistics(const float* logits, int64_t columns, int64_t target_column) {
-  const float largest = VectorMax(columns, [=](int64_t j) { return logits[j]; });
-  const float sum = VectorSum(columns, [=](int64_t j) { return Exp(logits[j] - largest); });
+  const float largest = MaxOfRow(columns, logits);
+  Vector sums = {};
+  ForVectors(columns, [=, &sums](auto at) { sums += Exp(at.LoadOr(kNoLogit, logits) - largest); });
   const bool mine = 0 <= target_column && target_column < columns;
-  return {largest, sum, mine ? logits[target_column] : 0.0F};
+  return {largest, SumOfLanes(sums), mine ? logits[target_column] : 0.0F};
 }
 
 template <class T>
@@ -49,7 +52,9 @@ void GradientRows(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, in
                    const int64_t column = target[n] - begin;
                    const bool mine = 0 <= column && column < columns;
                    const float at_target = mine ? factor * Exp(row[column] - row_lse) - total : 0;
-                   VectorLoop(columns, [=](int64_t j) { out[j] = factor * Exp(row[j] - row_lse); });
+                   ForVectors(columns, [=](auto at) {
+                     at.Store(factor * Exp(at.Load(row) - row_lse), out);
+                   });
                    if (mine) out[column] = at_target;
                  }
                });
@@ -83,7 +88,7 @@ void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tens
   float* lse_rows = lse.As<float>();
   double* total = sums.As<double>();
   for (int64_t n = 0; n < N; ++n) {
-    float largest = -std::numeric_limits<float>::infinity();
+    float largest = kNoLogit;
     for (int64_t r = 0; r < ranks; ++r) largest = std::max(largest, parts[(r * N + n) * 3]);
     float sum = 0, target_logit = 0;
     for (int64_t r = 0; r < ranks; ++r) {

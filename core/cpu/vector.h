@@ -20,13 +20,23 @@ inline Vector LoadVector(const void* from) {
 
 inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector)); }
 
-inline float SumOfLanes(Vector vector) {
+// Combines all lanes, by halves.
+template <class Combine>
+float CombineLanes(Vector vector, Combine combine) {
   using Four = float __attribute__((vector_size(4 * sizeof(float))));
   Four fours[kVectorLanes / 4];
   std::memcpy(fours, &vector, sizeof(vector));
-  Four sum = fours[0] + fours[1];
-  if constexpr (kVectorLanes == 16) sum += fours[2] + fours[3];
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  Four four = combine(fours[0], fours[1]);
+  if constexpr (kVectorLanes == 16) four = combine(four, combine(fours[2], fours[3]));
+  return combine(combine(four[0], four[1]), combine(four[2], four[3]));
+}
+
+inline float SumOfLanes(Vector vector) {
+  return CombineLanes(vector, [](auto a, auto b) { return a + b; });
+}
+
+inline float MaxOfLanes(Vector vector) {
+  return CombineLanes(vector, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -9,6 +9,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "core/cpu/vector.h"
+
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Calls f(j) for j in [0, count), several at a time. No call may read what another writes; writing
@@ -81,8 +83,11 @@ float VectorMax(int64_t count, F f) {
 
 // e^x within 2 ulp. Results below 2^-125.5 are zero, above the largest float infinite; NaN stays
 // NaN.
+// V: float, or Vector.
 //   e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2, e^r by the minimax polynomial of Cephes.
-inline float Exp(float x) {
+template <class V>
+V Exp(V x) {
+  using Words = std::conditional_t<std::is_same_v<V, float>, uint32_t, WordVector>;
   constexpr float kLowest = -87.3F;         // n = -126: the scale below is zero
   constexpr float kHighest = 89;            // past ln of the largest float: overflows below
   constexpr float kLog2E = 1.44269504F;     // 1 / ln 2
@@ -91,19 +96,18 @@ inline float Exp(float x) {
   constexpr float kRoundToInteger = 12582912;  // 1.5 * 2^23: no bits are left for a fraction
   x = x > kHighest ? kHighest : x;
   x = x < kLowest ? kLowest : x;
-  const float shifted = x * kLog2E + kRoundToInteger;  // its low bits hold n
-  const float n = shifted - kRoundToInteger;
-  const float r = (x - n * kLn2High) - n * kLn2Low;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
+  const V shifted = x * kLog2E + kRoundToInteger;  // its low bits hold n
+  const V n = shifted - kRoundToInteger;
+  const V r = (x - n * kLn2High) - n * kLn2Low;
+  V p = 1.9875691500e-4F * r + 1.3981999507e-3F;
   p = p * r + 8.3334519073e-3F;
   p = p * r + 4.1665795894e-2F;
   p = p * r + 1.6666665459e-1F;
   p = p * r + 5.0000001201e-1F;
   p = p * (r * r) + r + 1;
   // 2^(n-1), then twice that: 2^128 itself is no float.
-  const uint32_t half_scale = (std::bit_cast<uint32_t>(shifted) << 23) + (126U << 23);
-  return p * std::bit_cast<float>(half_scale) * 2;
+  const Words half_scale = (std::bit_cast<Words>(shifted) << 23) + (126U << 23);
+  return p * std::bit_cast<V>(half_scale) * 2;
 }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

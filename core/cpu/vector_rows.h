@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "core/bfloat16.h"
 #include "isa/vector_instructions.h"
@@ -46,6 +47,8 @@ struct WholeVector {
   Vector Load(const T* row) const {
     return LoadElements(row + first);
   }
+  // Where lanes beyond a row's end must not be zeros.
+  Vector LoadOr(float, const float* row) const { return Load(row); }
   // Soon to be loaded, if there is such a row.
   template <class T>
   void Fetch(const T* row) const {
@@ -73,6 +76,12 @@ struct PartOfVector {
     std::copy_n(row + first, count, part);
     return LoadElements(part);
   }
+  Vector LoadOr(float others, const float* row) const {
+    float part[kVectorLanes];
+    std::fill_n(part, kVectorLanes, others);
+    std::copy_n(row + first, count, part);
+    return LoadVector(part);
+  }
   template <class T>
   void Fetch(const T* row) const {
     WholeVector{first}.Fetch(row);
@@ -90,12 +99,31 @@ struct PartOfVector {
   }
 };
 
-// Calls f(at) for the vectors of [0, count), `at` a WholeVector, or a PartOfVector at the end.
+// Calls f(at) for the whole vectors of [0, count), `at` a WholeVector.
+template <class F>
+void ForWholeVectors(int64_t count, F f) {
+  for (int64_t first = 0; first + kVectorLanes <= count; first += kVectorLanes) {
+    f(WholeVector{first});
+  }
+}
+
+// The same of all vectors, `at` a PartOfVector at the end where one is left.
 template <class F>
 void ForVectors(int64_t count, F f) {
-  int64_t first = 0;
-  for (; first + kVectorLanes <= count; first += kVectorLanes) f(WholeVector{first});
-  if (first < count) f(PartOfVector{first, count - first});
+  ForWholeVectors(count, f);
+  const int64_t rest = count % kVectorLanes;
+  if (rest > 0) f(PartOfVector{count - rest, rest});
+}
+
+// Largest of row [count]; -infinity of nothing.
+inline float MaxOfRow(int64_t count, const float* row) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  Vector largest = kLowest - Vector{};
+  ForVectors(count, [row, &largest](auto at) {
+    const Vector v = at.LoadOr(kLowest, row);
+    largest = v > largest ? v : largest;
+  });
+  return MaxOfLanes(largest);
 }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

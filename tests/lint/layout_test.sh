@@ -115,7 +115,7 @@ check_ascii() {
 
 # Every header compiles alone. The build proves it for NAME.h where NAME.cc includes it first; the others
 # are compiled here, core/cuda's as the CPU emulates it but for those that are nvcc's alone, core/cpu's
-# of AVX2. Their translation units keep one place, so that ccache knows them again.
+# of AVX2 but for its twin's. Their translation units keep one place, so that ccache knows them again.
 check_own_header_first() {
   local header first
   for header in "${headers[@]}"; do
@@ -126,25 +126,39 @@ check_own_header_first() {
   done
 }
 
-check_headers_compile() {
-  local header units=() compiler=(g++) work
-  work=${generated%/*}/header_check
-  local chosen=(-Icore/cpu/avx2 -Icore/cuda/emulated -D__global__= -D__device__= -D__host__= "-D__launch_bounds__(...)=")
+# Compiles the units, the arguments after the first, with the headers of that instruction set.
+compile_headers() {
+  local instruction_set=$1 compiler=(g++)
+  shift
+  [[ $# -gt 0 ]] || return 0
+  local chosen=("-Icore/cpu/$instruction_set" -Icore/cuda/emulated -D__global__= -D__device__= -D__host__= "-D__launch_bounds__(...)=")
   if command -v ccache >/dev/null; then compiler=(ccache g++); fi
+  printf '%s\0' "$@" | CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 xargs -0 -P "$jobs" -I{} \
+    "${compiler[@]}" -std=c++20 -Wall -Wextra -Wno-unknown-pragmas -I. -isystem "$generated" "${chosen[@]}" \
+    -c -o {}.o {} || true
+}
+
+check_headers_compile() {
+  local header units=() avx512=() work
+  work=${generated%/*}/header_check
   for header in "${headers[@]}"; do
     [[ $header == *.h && ! -f ${header%.h}.cc ]] || continue
     ! grep -qE '^#include <(cuda|cublas|nccl)' "$header" || continue # of a machine that has them
     mkdir -p "$work/${header%/*}"
     rm -f "$work/$header.cc.o"
     echo "#include \"$header\"" >"$work/$header.cc"
-    units+=("$work/$header.cc")
+    if [[ $header == core/cpu/avx512/* ]]; then
+      avx512+=("$work/$header.cc")
+    else
+      units+=("$work/$header.cc")
+    fi
   done
   [[ ${#units[@]} -gt 0 ]] || return 0
-  printf '%s\0' "${units[@]}" | CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 xargs -0 -P "$jobs" -I{} \
-    "${compiler[@]}" -std=c++20 -Wall -Wextra -Wno-unknown-pragmas -I. -isystem "$generated" "${chosen[@]}" \
-    -c -o {}.o {} \
-    2>"$work/compiler.txt" || true
-  for header in "${units[@]}"; do
+  {
+    compile_headers avx2 "${units[@]}"
+    compile_headers avx512 "${avx512[@]}"
+  } 2>"$work/compiler.txt"
+  for header in "${units[@]}" "${avx512[@]}"; do
     [[ -f $header.o ]] && continue
     header=${header#"$work/"}
     header=${header%.cc}

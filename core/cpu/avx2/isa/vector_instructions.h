@@ -24,6 +24,12 @@ inline HalfVector RoundHalves(Vector v) {
   return __builtin_convertvector((wide + (v != v ? quiet : to_nearest)) >> 16, HalfVector);
 }
 
+// The same of two vectors: lane i holds that of even[i] below that of odd[i].
+inline WordVector RoundPairs(Vector even, Vector odd) {
+  const auto wide = [](HalfVector halves) { return __builtin_convertvector(halves, WordVector); };
+  return wide(RoundHalves(even)) | wide(RoundHalves(odd)) << 16;
+}
+
 // Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
 inline void StreamVector(float* to, Vector v) { _mm256_stream_ps(to, v); }
 inline void StreamHalves(void* to, HalfVector v) {

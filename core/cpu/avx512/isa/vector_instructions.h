@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <array>
 #include <bit>
 #include <cstdint>
 
@@ -22,6 +23,17 @@ inline Vector WidenHalves(HalfVector halves) {
 // Bits of bf16, rounded to the nearest, ties to even. The instruction takes denormal numbers for
 // zero; the nine operations of BFloat16's own rounding do not.
 inline HalfVector RoundHalves(Vector v) { return std::bit_cast<HalfVector>(_mm512_cvtneps_pbh(v)); }
+
+// The same of two vectors: lane i holds that of even[i] below that of odd[i].
+inline WordVector RoundPairs(Vector even, Vector odd) {
+  // The instruction puts `even` first; the permutation brings each lane's two together.
+  alignas(64) static constexpr std::array<uint16_t, 2 * kVectorLanes> kPairs = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const auto rounded = std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(odd, even));
+  return std::bit_cast<WordVector>(
+      _mm512_permutexvar_epi16(_mm512_load_si512(kPairs.data()), rounded));
+}
 
 // Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
 inline void StreamVector(float* to, Vector v) { _mm512_stream_ps(to, v); }
