@@ -30,12 +30,12 @@ struct NormTerm {
   float* dweight = nullptr;
   bool normalises = true;
 
-  // Adds to dweight. Returns what is summed to the mean.
+  // Adds to dweight, and to the sums that make the mean.
   template <class At>
-  Vector Weigh(At at, Vector v, Vector dz) const {
+  void Weigh(At at, Vector v, Vector dz, Vector& sums) const {
     const Vector vdz = v * dz;
-    at.Store(at.Load(dweight) + scale * vdz, dweight);
-    return at.Load(weight) * vdz;
+    at.Store(MultiplyAdd(AllLanes(scale), vdz, at.Load(dweight)), dweight);
+    sums = MultiplyAdd(at.Load(weight), vdz, sums);
   }
   // Of v in dv.
   float Part(Vector sums, int64_t C) const {
@@ -43,7 +43,7 @@ struct NormTerm {
   }
   template <class At>
   Vector Gradient(At at, Vector v, Vector dz, float v_part) const {
-    return scale * at.Load(weight) * dz - v_part * v;
+    return MultiplyAdd(scale * at.Load(weight), dz, -v_part * v);
   }
 };
 
@@ -95,7 +95,8 @@ struct ReadRow {
     return read.x == X::kBase ? du + at.Load(in.dx) : at.Load(in.dx);
   }
 
-  // The gradients of the streams.
+  // The gradients of the streams, rounded: where a stage begins with the read they are messages,
+  // and no bit may depend on that.
   template <class At>
   StreamGradients Through(At at) const {
     const Vector du = Du(at);
@@ -107,7 +108,7 @@ struct ReadRow {
       d.dx += du;
     }
     if (read.y) d.dy += y_term.Gradient(at, at.Load(in.y), du, y_part);
-    return d;
+    return {RoundedTo<T>(d.dx), RoundedTo<T>(d.dy)};
   }
 
   // What the forward read.
@@ -124,13 +125,16 @@ struct WriteGradients {
 };
 
 WriteGradients ThroughWrite(const ResidualWrite& write, const StreamGradients& d) {
-  Vector dp = write.x_gain * d.dx, dbase = write.base_gain * d.dx, dy = d.dy;
-  if (write.y != Y::kKeep) dp += dy;
-  if (write.y == Y::kSet) {
-    dbase += dy;
-    dy = Vector{};
+  const Vector base_gain = AllLanes(write.base_gain), x_gain = AllLanes(write.x_gain);
+  switch (write.y) {
+    case Y::kKeep:
+      return {{base_gain * d.dx, d.dy}, x_gain * d.dx};
+    case Y::kAdd:
+      return {{base_gain * d.dx, d.dy}, MultiplyAdd(x_gain, d.dx, d.dy)};
+    case Y::kSet:
+      return {{MultiplyAdd(base_gain, d.dx, d.dy), Vector{}}, MultiplyAdd(x_gain, d.dx, d.dy)};
   }
-  return {{dbase, dy}, dp};
+  Die("unknown write of y");
 }
 
 // What the rows of one range share: sums of weight gradients, and a row for u, then for dp, each
@@ -214,7 +218,7 @@ class BackwardSite {
     Vector sums = {};
     ForVectors(C_, [row, &sums](auto at) {
       const Vector u = at.Store(row.U(at), row.u);
-      sums += row.u_term.Weigh(at, u, at.Load(row.in.dh));
+      row.u_term.Weigh(at, u, at.Load(row.in.dh), sums);
     });
     row.u_part = row.u_term.Part(sums, C_);
   }
@@ -225,9 +229,9 @@ class BackwardSite {
     ForVectors(C_, [row, &x_sums, &y_sums](auto at) {
       const Vector du = row.Du(at);
       if (row.weighs_x) {
-        x_sums += row.x_term.Weigh(at, at.Load(row.in.x), row.WeighedGradient(at, du));
+        row.x_term.Weigh(at, at.Load(row.in.x), row.WeighedGradient(at, du), x_sums);
       }
-      if (row.read.y) y_sums += row.y_term.Weigh(at, at.Load(row.in.y), du);
+      if (row.read.y) row.y_term.Weigh(at, at.Load(row.in.y), du, y_sums);
     });
     row.x_part = row.x_term.Part(x_sums, C_);
     row.y_part = row.y_term.Part(y_sums, C_);
@@ -274,7 +278,7 @@ class BackwardSite {
       const WriteGradients d = ThroughWrite(write, gradients(at));
       put(at, d.streams);
       at.Store(d.dp, dp);
-      sums += p.Weigh(at, at.Load(o), d.dp);
+      p.Weigh(at, at.Load(o), d.dp, sums);
     });
     const float part = p.Part(sums, C_);
     ForVectors(C_, [=](auto at) { at.Store(p.Gradient(at, at.Load(o), at.Load(dp), part), d_o); });

@@ -90,7 +90,8 @@ class ForwardSite {
       Vector base = at.Load(in.x), p = at.Load(in.o);
       if (before.base_norm) base *= x_scale * at.Load(x_weight);
       if (write.output_norm) p *= o_scale * at.Load(o_weight);
-      const Vector x_next = put(at, write.base_gain * base + write.x_gain * p, x_out);
+      const Vector x_next =
+          put(at, MultiplyAdd(AllLanes(write.base_gain), base, write.x_gain * p), x_out);
       at.Store(x_next, row.x);
       x_squares += x_next * x_next;
       if (y_out == nullptr) return;

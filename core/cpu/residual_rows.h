@@ -27,7 +27,7 @@ struct StreamSum {
     Vector u = {};
     if (plain_x) u = x;
     if (x_weight != nullptr) u = x_scale * at.Load(x_weight) * x;
-    if (y_weight != nullptr) u += y_scale * at.Load(y_weight) * y;
+    if (y_weight != nullptr) u = MultiplyAdd(y_scale * at.Load(y_weight), y, u);
     return u;
   }
 };

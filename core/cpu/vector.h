@@ -20,6 +20,8 @@ inline Vector LoadVector(const void* from) {
 
 inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector)); }
 
+inline Vector AllLanes(float value) { return value - Vector{}; }
+
 // Combines all lanes, by halves.
 template <class Combine>
 float CombineLanes(Vector vector, Combine combine) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "core/bfloat16.h"
 #include "isa/vector_instructions.h"
@@ -37,6 +38,13 @@ inline Vector StreamElements(Vector vector, BFloat16* to) {
   const HalfVector halves = RoundHalves(vector);
   StreamHalves(to, halves);
   return WidenHalves(halves);
+}
+
+// What Store returns, of a row of T, without storing.
+template <class T>
+Vector RoundedTo(Vector vector) {
+  if constexpr (std::is_same_v<T, BFloat16>) return WidenHalves(RoundHalves(vector));
+  return vector;
 }
 
 // Elements [first, first + kVectorLanes) of rows.
@@ -77,10 +85,9 @@ struct PartOfVector {
     return LoadElements(part);
   }
   Vector LoadOr(float others, const float* row) const {
-    float part[kVectorLanes];
-    std::fill_n(part, kVectorLanes, others);
-    std::copy_n(row + first, count, part);
-    return LoadVector(part);
+    Vector vector = AllLanes(others);
+    for (int64_t i = 0; i < count; ++i) vector[i] = row[first + i];
+    return vector;
   }
   template <class T>
   void Fetch(const T* row) const {
@@ -118,7 +125,7 @@ void ForVectors(int64_t count, F f) {
 // Largest of row [count]; -infinity of nothing.
 inline float MaxOfRow(int64_t count, const float* row) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  Vector largest = kLowest - Vector{};
+  Vector largest = AllLanes(kLowest);
   ForVectors(count, [row, &largest](auto at) {
     const Vector v = at.LoadOr(kLowest, row);
     largest = v > largest ? v : largest;

@@ -15,7 +15,7 @@ TEST(VectorMathTest, ExpIsWithinTwoUlpsOverItsRange) {
     const double exact = std::exp(static_cast<double>(x));
     const float rounded = static_cast<float>(exact);
     const double ulp = std::nextafter(rounded, INFINITY) - rounded;
-    const Vector lanes = Exp(x + Vector{});
+    const Vector lanes = Exp(AllLanes(x));
     worst = std::max({worst, std::abs(Exp(x) - exact) / ulp, std::abs(lanes[0] - exact) / ulp});
   }
   EXPECT_LE(worst, 2);
@@ -29,11 +29,11 @@ TEST(VectorMathTest, ExpOfTheExtremes) {
   for (const Case c : {Case{0, 1}, Case{-kInfinity, 0}, Case{-100, 0}, Case{88.73F, kInfinity},
                        Case{kInfinity, kInfinity}}) {
     EXPECT_EQ(Exp(c.x), c.power) << c.x;
-    EXPECT_EQ(Exp(c.x + Vector{})[0], c.power) << c.x;
+    EXPECT_EQ(Exp(AllLanes(c.x))[0], c.power) << c.x;
   }
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_TRUE(std::isnan(Exp(kNan)));
-  EXPECT_TRUE(std::isnan(Exp(kNan + Vector{})[0]));
+  EXPECT_TRUE(std::isnan(Exp(AllLanes(kNan))[0]));
 }
 
 }  // namespace

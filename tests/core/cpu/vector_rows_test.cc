@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -12,12 +11,6 @@ namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-Vector AllLanes(float value) {
-  float lanes[kVectorLanes];
-  std::fill_n(lanes, kVectorLanes, value);
-  return LoadVector(lanes);
-}
 
 // Rows of every length up to a few vectors, between elements that nothing may change.
 template <class T>

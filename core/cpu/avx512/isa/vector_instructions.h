@@ -35,6 +35,10 @@ inline WordVector RoundPairs(Vector even, Vector odd) {
       _mm512_permutexvar_epi16(_mm512_load_si512(kPairs.data()), rounded));
 }
 
+// a b + c, rounded once. Where the compiler chooses which product of a sum to fuse, it may choose
+// otherwise in another loop.
+inline Vector MultiplyAdd(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+
 // Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
 inline void StreamVector(float* to, Vector v) { _mm512_stream_ps(to, v); }
 inline void StreamHalves(void* to, HalfVector v) {
