@@ -6,7 +6,7 @@
 // experts) and their gradients are float32 or, all of an operation's, bf16. So are the operands and
 // the result of a product, each for itself. All else is float32 unless a comment says otherwise:
 // weights of norms, gradients of weights, scales, logits and statistics; and so is all arithmetic:
-// a bf16 result is rounded once, to nearest.
+// a bf16 result is rounded once, to nearest; a denormal number may become zero.
 #pragma once
 
 #include <compare>

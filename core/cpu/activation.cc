@@ -24,8 +24,8 @@ void Forward(Tensor out, Tensor up) {
       const T* const value = up_data + n * 2 * F;
       const T* const gate = value + F;
       ForVectors(F, [=](auto at) {
-        at.Fetch(value + 2 * F);
-        at.Fetch(gate + 2 * F);
+        at.Prefetch(value + 2 * F);
+        at.Prefetch(gate + 2 * F);
         const Vector v = at.Load(value), g = at.Load(gate);
         at.Store(g * Sigmoid(g) * v, o);
       });
@@ -48,9 +48,9 @@ void Backward(Tensor dup, Tensor dout, Tensor up) {
       T* const dvalue = dup_data + n * 2 * F;
       T* const dgate = dvalue + F;
       ForVectors(F, [=](auto at) {
-        at.Fetch(value + 2 * F);
-        at.Fetch(gate + 2 * F);
-        at.Fetch(dout_row + F);
+        at.Prefetch(value + 2 * F);
+        at.Prefetch(gate + 2 * F);
+        at.Prefetch(dout_row + F);
         const Vector d = at.Load(dout_row), v = at.Load(value), g = at.Load(gate), s = Sigmoid(g);
         at.Store(d * g * s, dvalue);
         at.Store(d * v * s * (1 + g * (1 - s)), dgate);

@@ -21,11 +21,11 @@ int64_t EndInFactors(int64_t elements) {
   return FactorsOf<Factor>(elements) * kFactorDepth<Factor>;
 }
 
-// Loops over a row's scores end so many keys on, in whole vectors: the rest of a count is computed
-// one by one. Scores that the row does not see become -infinity first, of which the softmax is
-// zero.
+// Loops over a row's scores end so many keys on, in whole vectors. Scores that the row does not see
+// become -infinity first, of which the softmax is zero.
 inline int64_t EndInVectors(int64_t visible) {
-  return (visible + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+  static_assert(kVectorLanes <= kPanelColumns);  // what AttentionFrame::score_stride adds
+  return (visible + kVectorLanes - 1) / kVectorLanes * kVectorLanes;
 }
 
 inline void StorePairs(Vector even, Vector odd, BFloat16Pair* to) {

@@ -6,6 +6,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/cpu/vector_rows.h"
 #include "core/op_checks.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
@@ -38,7 +39,7 @@ void ChooseExperts(const float* logits, int64_t E, int64_t k, int32_t* chosen) {
 
 // Logits become their softmax; gives their log-sum-exp.
 float Softmax(float* row, int64_t E) {
-  const float largest = VectorMax(E, [=](int64_t e) { return row[e]; });
+  const float largest = MaxOfRow(E, row);
   const float sum = VectorSum(E, [=](int64_t e) { return row[e] = Exp(row[e] - largest); });
   const float scale = 1 / sum;
   VectorLoop(E, [=](int64_t e) { row[e] *= scale; });

@@ -32,7 +32,7 @@ struct NormTerm {
 
   // Adds to dweight, and to the sums that make the mean.
   template <class At>
-  void Weigh(At at, Vector v, Vector dz, Vector& sums) const {
+  void AddSums(At at, Vector v, Vector dz, Vector& sums) const {
     const Vector vdz = v * dz;
     at.Store(MultiplyAdd(AllLanes(scale), vdz, at.Load(dweight)), dweight);
     sums = MultiplyAdd(at.Load(weight), vdz, sums);
@@ -53,8 +53,8 @@ struct InputRows {
   const T *x, *y, *dh, *dx, *dy;
 
   template <class At>
-  void Fetch(At at) const {
-    for (const T* row : {x, y, dh, dx, dy}) at.Fetch(row);
+  void Prefetch(At at) const {
+    for (const T* row : {x, y, dh, dx, dy}) at.Prefetch(row);
   }
 
   // Of the base and of y.
@@ -69,7 +69,7 @@ struct InputRows {
 template <class T>
 struct ReadRow {
   ResidualRead read;
-  bool weighs_x;  // UsesXWeight(read)
+  bool weights_x;  // UsesXWeight(read)
   StreamSum sum;
   NormTerm x_term, y_term, u_term;
   InputRows<T> in;
@@ -78,7 +78,8 @@ struct ReadRow {
 
   template <class At>
   Vector U(At at) const {
-    return sum.Of(at, at.Load(in.x), read.y ? at.Load(in.y) : Vector{});
+    const Vector x = read.x != X::kNone ? at.Load(in.x) : Vector{};
+    return sum.Of(at, x, read.y ? at.Load(in.y) : Vector{});
   }
 
   // The gradient of u.
@@ -90,7 +91,7 @@ struct ReadRow {
 
   // The gradient of what x's weight multiplied: of its term of u, of the base, or of both.
   template <class At>
-  Vector WeighedGradient(At at, Vector du) const {
+  Vector WeightedGradient(At at, Vector du) const {
     if (!read.base_norm) return du;
     return read.x == X::kBase ? du + at.Load(in.dx) : at.Load(in.dx);
   }
@@ -101,8 +102,8 @@ struct ReadRow {
   StreamGradients Through(At at) const {
     const Vector du = Du(at);
     StreamGradients d = in.Gradients(at);
-    if (weighs_x) {
-      const Vector direct = x_term.Gradient(at, at.Load(in.x), WeighedGradient(at, du), x_part);
+    if (weights_x) {
+      const Vector direct = x_term.Gradient(at, at.Load(in.x), WeightedGradient(at, du), x_part);
       d.dx = read.base_norm ? direct : d.dx + direct;
     } else if (read.x == X::kBase) {
       d.dx += du;
@@ -196,7 +197,7 @@ class BackwardSite {
   ReadRow<T> ReadRowOf(int64_t n, const ResidualRead& read, const RangeBuffers& buffers) const {
     const float *const x_weight = WeightOf(t_.x_weight), *const y_weight = WeightOf(t_.y_weight);
     ReadRow<T> row = {.read = read,
-                      .weighs_x = UsesXWeight(read),
+                      .weights_x = UsesXWeight(read),
                       .sum = SumOfRead(read, x_weight, y_weight),
                       .x_term = {x_weight, 1, buffers.dx_weight, NormalisesX(read)},
                       .y_term = {y_weight, 1, buffers.dy_weight},
@@ -218,20 +219,21 @@ class BackwardSite {
     Vector sums = {};
     ForVectors(C_, [row, &sums](auto at) {
       const Vector u = at.Store(row.U(at), row.u);
-      row.u_term.Weigh(at, u, at.Load(row.in.dh), sums);
+      row.u_term.AddSums(at, u, at.Load(row.in.dh), sums);
     });
     row.u_part = row.u_term.Part(sums, C_);
   }
 
   // The same of both streams.
   void SumStreamTerms(ReadRow<T>& row) const {
+    if (!row.weights_x && !row.read.y) return;
     Vector x_sums = {}, y_sums = {};
     ForVectors(C_, [row, &x_sums, &y_sums](auto at) {
       const Vector du = row.Du(at);
-      if (row.weighs_x) {
-        row.x_term.Weigh(at, at.Load(row.in.x), row.WeighedGradient(at, du), x_sums);
+      if (row.weights_x) {
+        row.x_term.AddSums(at, at.Load(row.in.x), row.WeightedGradient(at, du), x_sums);
       }
-      if (row.read.y) row.y_term.Weigh(at, at.Load(row.in.y), du, y_sums);
+      if (row.read.y) row.y_term.AddSums(at, at.Load(row.in.y), du, y_sums);
     });
     row.x_part = row.x_term.Part(x_sums, C_);
     row.y_part = row.y_term.Part(y_sums, C_);
@@ -244,7 +246,7 @@ class BackwardSite {
     const ReadRow<T> row = ReadRowOf(n, *site_.read, buffers);
     T* const h = RowOf<T>(t_.h, n);
     Write(n, buffers, [row, h, next = InputsOf(n + 1)](auto at) {
-      next.Fetch(at);
+      next.Prefetch(at);
       const StreamGradients d = row.Through(at);
       // In y's place perhaps: nothing else reads the streams of this vector any more.
       if (h != nullptr) at.Store(row.H(at), h);
@@ -278,7 +280,7 @@ class BackwardSite {
       const WriteGradients d = ThroughWrite(write, gradients(at));
       put(at, d.streams);
       at.Store(d.dp, dp);
-      p.Weigh(at, at.Load(o), d.dp, sums);
+      p.AddSums(at, at.Load(o), d.dp, sums);
     });
     const float part = p.Part(sums, C_);
     ForVectors(C_, [=](auto at) { at.Store(p.Gradient(at, at.Load(o), at.Load(dp), part), d_o); });

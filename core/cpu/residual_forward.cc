@@ -1,5 +1,8 @@
 // Forward of a residual site on the CPU: the write of the block before, then the read of the block
 // after, row by row.
+#include <cmath>
+#include <cstdint>
+
 #include "core/activation_type.h"
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
@@ -21,7 +24,12 @@ template <class T>
 class ForwardSite {
  public:
   ForwardSite(const ResidualSite& site, const ResidualForwardTensors& t)
-      : site_(site), t_(t), N_(t.x.dim(0)), C_(t.x.dim(1)) {}
+      : site_(site),
+        t_(t),
+        N_(t.x.dim(0)),
+        C_(t.x.dim(1)),
+        non_temporal_(site.write != nullptr && IsOfWholeVectors(t.x_out) &&
+                      (!t.y_out || IsOfWholeVectors(t.y_out))) {}
 
   void Run() const {
     constexpr int64_t kWorkPerElement = 8;
@@ -32,12 +40,12 @@ class ForwardSite {
         ReadRow row = {.n = n, .x = rows, .y = rows + stride};
         if (site_.write != nullptr) {
           Write(*site_.read_before, *site_.write, row);
-        } else {
-          Load(row);
+        } else if (site_.read != nullptr) {
+          Load(*site_.read, row);
         }
         if (site_.read != nullptr) Read(*site_.read, row);
       }
-      FenceStreams();
+      FenceNonTemporal();
     });
   }
 
@@ -56,9 +64,9 @@ class ForwardSite {
     return 1 / std::sqrt(sum_of_squares / static_cast<float>(C_) + site_.eps);
   }
 
-  // Whether rows of the matrix can be stored past the caches, because they are whole vectors.
-  bool Streams(Tensor matrix) const {
-    return matrix && C_ % kVectorLanes == 0 &&
+  // Whether all rows of the matrix are whole vectors, aligned to them, as non-temporal stores ask.
+  bool IsOfWholeVectors(Tensor matrix) const {
+    return C_ % kVectorLanes == 0 &&
            reinterpret_cast<uintptr_t>(matrix.data()) % (kVectorLanes * sizeof(T)) == 0;
   }
 
@@ -66,7 +74,7 @@ class ForwardSite {
     Vector squares = {};
     ForVectors(C_, [&](auto at) {
       const Vector v = at.Load(o);
-      squares += v * v;
+      squares = MultiplyAdd(v, v, squares);
     });
     return InverseRms(SumOfLanes(squares));
   }
@@ -81,9 +89,8 @@ class ForwardSite {
     const float x_scale = before.base_norm ? RowOf<float>(t_.scales_before, kScaleX)[n] : 1;
     float o_scale = 1;
     if (write.output_norm) o_scale = Scale(kScaleOutput, n) = OutputScale(in.o);
-    const bool streams = Streams(t_.x_out) && (y_out == nullptr || Streams(t_.y_out));
-    const auto put = [streams](auto at, Vector v, T* to) {
-      return streams ? at.Stream(v, to) : at.Store(v, to);
+    const auto put = [this](auto at, Vector v, T* to) {
+      return non_temporal_ ? at.StoreNonTemporal(v, to) : at.Store(v, to);
     };
     Vector x_squares = {}, y_squares = {};
     ForVectors(C_, [&](auto at) {
@@ -93,30 +100,30 @@ class ForwardSite {
       const Vector x_next =
           put(at, MultiplyAdd(AllLanes(write.base_gain), base, write.x_gain * p), x_out);
       at.Store(x_next, row.x);
-      x_squares += x_next * x_next;
+      x_squares = MultiplyAdd(x_next, x_next, x_squares);
       if (y_out == nullptr) return;
       Vector y_next = write.y == Y::kSet ? base + p : at.Load(in.y);
       if (write.y == Y::kAdd) y_next += p;
       y_next = put(at, y_next, y_out);
       at.Store(y_next, row.y);
-      y_squares += y_next * y_next;
+      y_squares = MultiplyAdd(y_next, y_next, y_squares);
     });
     row.x_squares = SumOfLanes(x_squares);
     row.y_squares = SumOfLanes(y_squares);
   }
 
-  void Load(ReadRow& row) const {
+  void Load(const ResidualRead& read, ReadRow& row) const {
     const auto load = [this](const T* from, float* to) {
       Vector squares = {};
       ForVectors(C_, [&](auto at) {
         const Vector v = at.Load(from);
         at.Store(v, to);
-        squares += v * v;
+        squares = MultiplyAdd(v, v, squares);
       });
       return SumOfLanes(squares);
     };
     row.x_squares = load(RowOf<T>(t_.x, row.n), row.x);
-    if (t_.y) row.y_squares = load(RowOf<T>(t_.y, row.n), row.y);
+    if (read.y) row.y_squares = load(RowOf<T>(t_.y, row.n), row.y);
   }
 
   void Read(const ResidualRead& read, const ReadRow& row) const {
@@ -131,16 +138,16 @@ class ForwardSite {
     };
     const auto put = [=, next = RowsOf(n + 1)](auto at, Vector h_at) {
       at.Store(h_at, h);
-      at.Fetch(next.x);
-      at.Fetch(next.y);
-      at.Fetch(next.o);
+      at.Prefetch(next.x);
+      at.Prefetch(next.y);
+      at.Prefetch(next.o);
     };
     if (!read.input_norm) return ForVectors(C_, [=](auto at) { put(at, u_at(at)); });
     float* const u_row = row.x;
     Vector squares = {};
     ForVectors(C_, [=, &squares](auto at) {
       const Vector u = at.Store(u_at(at), u_row);
-      squares += u * u;
+      squares = MultiplyAdd(u, u, squares);
     });
     const float scale = Scale(kScaleInput, n) = InverseRms(SumOfLanes(squares));
     ForVectors(C_, [=, weight = WeightOf(t_.input_weight)](auto at) {
@@ -151,6 +158,7 @@ class ForwardSite {
   const ResidualSite& site_;
   const ResidualForwardTensors& t_;
   const int64_t N_, C_;
+  const bool non_temporal_;
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 // less than its vector's loads.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "core/cpu/vector_rows.h"
@@ -35,9 +34,9 @@ struct StreamSum {
 // Of weights [C] that are there where the read uses them, scales to be filled in.
 inline StreamSum SumOfRead(const ResidualRead& read, const float* x_weight, const float* y_weight) {
   using X = ResidualRead::X;
-  const bool weighs_x = read.x != X::kNone && UsesXWeight(read);
-  return {.plain_x = read.x == X::kBase && !weighs_x,
-          .x_weight = weighs_x ? x_weight : nullptr,
+  const bool weights_x = read.x != X::kNone && UsesXWeight(read);
+  return {.plain_x = read.x == X::kBase && !weights_x,
+          .x_weight = weights_x ? x_weight : nullptr,
           .y_weight = read.y ? y_weight : nullptr};
 }
 

@@ -1,4 +1,4 @@
-// The definition of SmallProduct (small_product.h), for the files that instantiate it. MultiplyAdd
+// The definition of SmallProduct (small_product.h), for the files that instantiate it. AddProduct
 // of other factors than float stands there.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // sums += a b in every lane.
-inline void MultiplyAdd(Vector& sums, float a, Vector b) { sums += a * b; }
+inline void AddProduct(Vector& sums, float a, Vector b) { sums += a * b; }
 
 template <int64_t kRows, class Factor>
 void Tile(int64_t K, ProductResult result, LeftOperand<Factor> a, RightOperand<Factor> b) {
@@ -25,8 +25,8 @@ void Tile(int64_t K, ProductResult result, LeftOperand<Factor> a, RightOperand<F
 #pragma GCC unroll 16
     for (int64_t i = 0; i < kRows; ++i) {
       const Factor factor = a.data[i * a.row_stride + k * a.column_stride];
-      MultiplyAdd(sums[i][0], factor, first);
-      MultiplyAdd(sums[i][1], factor, second);
+      AddProduct(sums[i][0], factor, first);
+      AddProduct(sums[i][1], factor, second);
     }
   }
 #pragma GCC unroll 16

@@ -20,6 +20,7 @@ inline Vector LoadVector(const void* from) {
 
 inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, sizeof(vector)); }
 
+// Subtracting zeros changes no value; adding them would make +0 of -0.
 inline Vector AllLanes(float value) { return value - Vector{}; }
 
 // Combines all lanes, by halves.

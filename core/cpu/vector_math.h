@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "core/cpu/vector.h"
@@ -39,51 +38,31 @@ void CopyRows(int64_t rows, int64_t columns, const From* from, int64_t from_stri
   for (int64_t i = 0; i < rows; ++i) CopyRow(columns, from + i * from_stride, to + i * to_stride);
 }
 
-// Lanes of a reduction: several vectors, whose operations need not wait for each other.
-constexpr int64_t kReductionLanes = 32;
-
-// Combines f(j) over j in [0, count), starting from `neutral`, in an order that depends on count
-// alone. f(j) may also write, as in VectorLoop. The lanes are combined by halves: one after another
-// they would wait for each other, which costs a row of a head more than all the rest.
-template <class T, class F, class Combine>
-T VectorReduction(int64_t count, T neutral, F f, Combine combine) {
-  constexpr int64_t kLanes = kReductionLanes;
-  T lanes[kLanes];
-  std::fill(lanes, lanes + kLanes, neutral);
+// Sum of f(j) over j in [0, count), in an order that depends on count alone. f(j) may also write,
+// as in VectorLoop. There are lanes of several vectors, whose operations need not wait for each
+// other; they are added by halves: one after another they would wait for each other, which costs a
+// row of a head more than all the rest.
+template <class F>
+auto VectorSum(int64_t count, F f) {
+  constexpr int64_t kLanes = 32;
+  decltype(f(int64_t{0})) lanes[kLanes] = {};
   const int64_t whole = count / kLanes * kLanes;
   for (int64_t j = 0; j < whole; j += kLanes) {
 #pragma omp simd
-    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] = combine(lanes[lane], f(j + lane));
+    for (int64_t lane = 0; lane < kLanes; ++lane) lanes[lane] += f(j + lane);
   }
 #pragma omp simd
-  for (int64_t j = whole; j < count; ++j) lanes[j - whole] = combine(lanes[j - whole], f(j));
+  for (int64_t j = whole; j < count; ++j) lanes[j - whole] += f(j);
 #pragma GCC unroll 5
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
 #pragma omp simd
-    for (int64_t lane = 0; lane < half; ++lane) {
-      lanes[lane] = combine(lanes[lane], lanes[lane + half]);
-    }
+    for (int64_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
   }
   return lanes[0];
 }
 
-// Sum of f(j).
-template <class F>
-auto VectorSum(int64_t count, F f) {
-  using T = decltype(f(int64_t{0}));
-  return VectorReduction(count, T{0}, f, [](T a, T b) { return a + b; });
-}
-
-// Largest f(j); -infinity of nothing.
-template <class F>
-float VectorMax(int64_t count, F f) {
-  return VectorReduction(count, -std::numeric_limits<float>::infinity(), f,
-                         [](float a, float b) { return a > b ? a : b; });
-}
-
-// e^x within 2 ulp. Results below 2^-125.5 are zero, above the largest float infinite; NaN stays
-// NaN.
-// V: float, or Vector.
+// e^x of a float, or of every lane of a Vector, within 2 ulp. Results below 2^-125.5 are zero,
+// above the largest float infinite; NaN stays NaN.
 //   e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2, e^r by the minimax polynomial of Cephes.
 template <class V>
 V Exp(V x) {

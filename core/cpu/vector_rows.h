@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "core/bfloat16.h"
+#include "core/cpu/vector.h"
 #include "isa/vector_instructions.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
@@ -30,13 +31,13 @@ inline Vector StoreElements(Vector vector, BFloat16* to) {
   std::memcpy(to, &halves, sizeof(halves));
   return WidenHalves(halves);
 }
-inline Vector StreamElements(Vector vector, float* to) {
-  StreamVector(to, vector);
+inline Vector StoreElementsNonTemporal(Vector vector, float* to) {
+  StoreVectorNonTemporal(to, vector);
   return vector;
 }
-inline Vector StreamElements(Vector vector, BFloat16* to) {
+inline Vector StoreElementsNonTemporal(Vector vector, BFloat16* to) {
   const HalfVector halves = RoundHalves(vector);
-  StreamHalves(to, halves);
+  StoreHalvesNonTemporal(to, halves);
   return WidenHalves(halves);
 }
 
@@ -59,7 +60,7 @@ struct WholeVector {
   Vector LoadOr(float, const float* row) const { return Load(row); }
   // Soon to be loaded, if there is such a row.
   template <class T>
-  void Fetch(const T* row) const {
+  void Prefetch(const T* row) const {
     if (row != nullptr) __builtin_prefetch(row + first, 0, 2);  // to the second-level cache
   }
   template <class T>
@@ -68,8 +69,8 @@ struct WholeVector {
   }
   // Past the caches, into a row aligned to whole vectors of T.
   template <class T>
-  Vector Stream(Vector vector, T* row) const {
-    return StreamElements(vector, row + first);
+  Vector StoreNonTemporal(Vector vector, T* row) const {
+    return StoreElementsNonTemporal(vector, row + first);
   }
 };
 
@@ -90,8 +91,8 @@ struct PartOfVector {
     return vector;
   }
   template <class T>
-  void Fetch(const T* row) const {
-    WholeVector{first}.Fetch(row);
+  void Prefetch(const T* row) const {
+    WholeVector{first}.Prefetch(row);
   }
   template <class T>
   Vector Store(Vector vector, T* row) const {
@@ -101,7 +102,7 @@ struct PartOfVector {
     return stored;
   }
   template <class T>
-  Vector Stream(Vector vector, T* row) const {
+  Vector StoreNonTemporal(Vector vector, T* row) const {
     return Store(vector, row);
   }
 };

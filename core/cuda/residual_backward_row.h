@@ -127,10 +127,15 @@ class BackwardRow {
       if (site_.h != nullptr) StoreColumns<kColumns>(At(site_.h), site_.C, at, Input(at));
       for (int j = 0; j < kPack<T>; ++j) {
         const float dz = Dz(du.values[j], dx.values[j]);
-        const float dx_j = site_.x_kept * dx.values[j] + x_scale_ * x_weight.values[j] * dz -
-                           x_part_ * x.values[j];
-        const float dy_j =
-            dy.values[j] + y_scale_ * y_weight.values[j] * du.values[j] - y_part_ * y.values[j];
+        dx.values[j] = site_.x_kept * dx.values[j] + x_scale_ * x_weight.values[j] * dz -
+                       x_part_ * x.values[j];
+        dy.values[j] += y_scale_ * y_weight.values[j] * du.values[j] - y_part_ * y.values[j];
+      }
+      // Rounded, as where a stage begins with the read and they are messages.
+      dx = Unpacked(std::type_identity<T>(), Packed(dx));
+      dy = Unpacked(std::type_identity<T>(), Packed(dy));
+      for (int j = 0; j < kPack<T>; ++j) {
+        const float dx_j = dx.values[j], dy_j = dy.values[j];
         dx.values[j] = site_.base_gain * dx_j + site_.base_dy * dy_j;
         dy.values[j] = site_.dy_kept * dy_j;
         du.values[j] = site_.x_gain * dx_j + site_.p_dy * dy_j;

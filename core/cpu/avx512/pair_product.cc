@@ -8,7 +8,7 @@
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
 // Not in an unnamed namespace, where a template would not find it by its argument.
-static void MultiplyAdd(Vector& sums, BFloat16Pair a, Vector b) {
+static void AddProduct(Vector& sums, BFloat16Pair a, Vector b) {
   sums =
       _mm512_dpbf16_ps(sums, std::bit_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(a.bits))),
                        std::bit_cast<__m512bh>(b));

@@ -57,8 +57,8 @@ TEST(VectorRowsTest, RoundsAsBFloat16DoesButForDenormalNumbers) {
       const auto value = std::bit_cast<float>(upper << 16 | lower);
       const BFloat16 expected = RoundToBFloat16(value);
       const Vector returned = WholeVector{0}.Store(AllLanes(value), stored);
-      WholeVector{0}.Stream(AllLanes(value), streamed);
-      FenceStreams();
+      WholeVector{0}.StoreNonTemporal(AllLanes(value), streamed);
+      FenceNonTemporal();
       const WordVector pairs = RoundPairs(AllLanes(value), AllLanes(1));
       if (std::isnan(value)) {
         ASSERT_TRUE(std::isnan(float{stored[1]}) && std::isnan(float{streamed[1]}) &&

@@ -39,11 +39,11 @@ inline WordVector RoundPairs(Vector even, Vector odd) {
 // otherwise in another loop.
 inline Vector MultiplyAdd(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 
-// Past the caches; `to` is aligned to what is stored. Others see it after a FenceStreams.
-inline void StreamVector(float* to, Vector v) { _mm512_stream_ps(to, v); }
-inline void StreamHalves(void* to, HalfVector v) {
+// Past the caches; `to` is aligned to what is stored. Others see it after a FenceNonTemporal.
+inline void StoreVectorNonTemporal(float* to, Vector v) { _mm512_stream_ps(to, v); }
+inline void StoreHalvesNonTemporal(void* to, HalfVector v) {
   _mm256_stream_si256(static_cast<__m256i*>(to), std::bit_cast<__m256i>(v));
 }
-inline void FenceStreams() { _mm_sfence(); }
+inline void FenceNonTemporal() { _mm_sfence(); }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA
