@@ -164,9 +164,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LmHeadTest,
 TEST(CutLogits, OnTheHostPanelsFitIntoCaches) {
   const std::unique_ptr<Device> device = MakeDevice("cpu").value();
   const LogitPanels cut = CutLogits(*device, 4096, 50304);
-  EXPECT_EQ(cut.rows, 683);
+  EXPECT_EQ(cut.rows, 704);  // six blocks, in whole tiles
   EXPECT_EQ(cut.panels, 51);
   EXPECT_LE(cut.columns, 1008);
+  EXPECT_EQ(CutLogits(*device, 2048, 8192).rows, 1024);  // which take little
+  EXPECT_EQ(CutLogits(*device, 700, 8192).rows, 700);    // all there are
 }
 
 TEST(CutLogits, OnADeviceWithItsOwnMemoryABlockIsOnePanelOfAtMost512MiB) {
