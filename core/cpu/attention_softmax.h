@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <type_traits>
 
 #include "core/bfloat16.h"
@@ -33,8 +32,6 @@ inline void StorePairs(Vector even, Vector odd, BFloat16Pair* to) {
   std::memcpy(to, &pairs, sizeof(pairs));
 }
 
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
-
 // Memory for rounded scores: those of float32 stay where they are.
 template <class Factor>
 ElementOf<Factor>* TakeRounded(const AttentionFrame& frame, Parts& parts, float* scores) {
@@ -60,11 +57,11 @@ void SoftmaxRows(const AttentionFrame& frame, const ScoreBlock& block, float* sc
     float* const row = scores + i * frame.score_stride;
     ElementOf<Factor>* const p_row = p + i * frame.score_stride;
     const int64_t visible = block.Visible(i), end = EndInVectors(visible);
-    std::fill(row + visible, row + end, kHidden);
+    std::fill(row + visible, row + end, kMinusInfinity);
     const float largest = MaxOfRow(end, row);
     Vector sums = {};
-    ForWholeVectors(end, [=, scale = frame.scale, &sums](auto at) {
-      const Vector exponentials = Exp(scale * (at.Load(row) - largest));
+    ForWholeVectors(end, [=, scale = kLog2E * frame.scale, &sums](auto at) {
+      const Vector exponentials = Exp2(scale * (at.Load(row) - largest));
       at.Store(exponentials, p_row);
       sums += exponentials;
     });
@@ -106,10 +103,10 @@ inline void SoftmaxRowBackward(const AttentionFrame& frame, const ScoreBlock& bl
   float* const scores = operands.scores + i * frame.score_stride;
   float* const dscores = operands.dscores + i * frame.score_stride;
   const int64_t visible = block.Visible(i), end = EndInVectors(visible);
-  std::fill(scores + visible, scores + end, kHidden);
+  std::fill(scores + visible, scores + end, kMinusInfinity);
   std::fill(dscores + visible, dscores + end, 0.0F);
   ForWholeVectors(end, [=, scale = frame.scale](auto at) {
-    const Vector p = Exp(scale * at.Load(scores) - row.lse);
+    const Vector p = Exp2(kLog2E * scale * at.Load(scores) - kLog2E * row.lse);
     at.Store(p, scores);
     at.Store(p * (at.Load(dscores) - row.delta) * scale, dscores);
   });
@@ -130,16 +127,16 @@ inline void SoftmaxPairBackward(const AttentionFrame& frame, const ScoreBlock& b
                 end = EndInVectors(second_visible);
   float *const scores = operands.scores + i * stride, *const dscores =
                                                           operands.dscores + i * stride;
-  std::fill(scores + visible, scores + end, kHidden);
+  std::fill(scores + visible, scores + end, kMinusInfinity);
   std::fill(dscores + visible, dscores + end, 0.0F);
-  std::fill(scores + step + second_visible, scores + step + end, kHidden);
+  std::fill(scores + step + second_visible, scores + step + end, kMinusInfinity);
   std::fill(dscores + step + second_visible, dscores + step + end, 0.0F);
   BFloat16* const ds_rows = operands.ds_rows + i * stride;
   BFloat16Pair *const p = operands.p_columns + i / 2 * stride, *const ds = operands.ds_columns +
                                                                            i / 2 * stride;
   ForWholeVectors(end, [=, scale = frame.scale](auto at) {
-    const Vector p1 = Exp(scale * at.Load(scores) - first.lse),
-                 p2 = Exp(scale * at.Load(scores + step) - second.lse),
+    const Vector p1 = Exp2(kLog2E * scale * at.Load(scores) - kLog2E * first.lse),
+                 p2 = Exp2(kLog2E * scale * at.Load(scores + step) - kLog2E * second.lse),
                  ds1 = p1 * (at.Load(dscores) - first.delta) * scale,
                  ds2 = p2 * (at.Load(dscores + step) - second.delta) * scale;
     StorePairs(p1, p2, p + at.first);
@@ -162,7 +159,7 @@ void SoftmaxRowsBackward(const AttentionFrame& frame, const ScoreBlock& block, c
     if constexpr (std::is_same_v<Factor, float>) {
       SoftmaxRowBackward(frame, block, i, {lse[i], delta[i]}, operands);
     } else {
-      const RowStatistics missing = {std::numeric_limits<float>::infinity(), 0};
+      const RowStatistics missing = {-kMinusInfinity, 0};
       SoftmaxPairBackward(frame, block, i, {lse[i], delta[i]},
                           i + 1 < block.rows() ? RowStatistics{lse[i + 1], delta[i + 1]} : missing,
                           operands);

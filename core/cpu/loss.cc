@@ -2,7 +2,6 @@
 // gradient.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/activation_type.h"
 #include "core/cpu/ops.h"
@@ -15,7 +14,6 @@ namespace twinstream::TWINSTREAM_CPU_ISA {
 namespace {
 
 constexpr int64_t kOperationsPerExp = 16;
-constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 struct Statistics {
   float largest, sum, target_logit;
@@ -24,7 +22,8 @@ struct Statistics {
 Statistics RowStatistics(const float* logits, int64_t columns, int64_t target_column) {
   const float largest = MaxOfRow(columns, logits);
   Vector sums = {};
-  ForVectors(columns, [=, &sums](auto at) { sums += Exp(at.LoadOr(kNoLogit, logits) - largest); });
+  ForVectors(columns,
+             [=, &sums](auto at) { sums += Exp(at.LoadOr(kMinusInfinity, logits) - largest); });
   const bool mine = 0 <= target_column && target_column < columns;
   return {largest, SumOfLanes(sums), mine ? logits[target_column] : 0.0F};
 }
@@ -38,26 +37,26 @@ void GradientRows(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, in
   const int32_t* const target = targets.As<int32_t>();
   const float* const lse_rows = lse.As<float>();
   const auto [z_loss, total] = scales;
-  ParallelRows(N, GrainFor(columns * kOperationsPerExp),
-               [=, z_loss = z_loss, total = total](int64_t first, int64_t last) {
-                 for (int64_t n = first; n < last; ++n) {
-                   T* const out = gradient_rows + n * columns;
-                   if (target[n] < 0) {
-                     VectorLoop(columns, [=](int64_t j) { out[j] = 0.0F; });
-                     continue;
-                   }
-                   const float* const row = rows + n * columns;
-                   const float row_lse = lse_rows[n];
-                   const float factor = total * (1 + 2 * z_loss * row_lse);
-                   const int64_t column = target[n] - begin;
-                   const bool mine = 0 <= column && column < columns;
-                   const float at_target = mine ? factor * Exp(row[column] - row_lse) - total : 0;
-                   ForVectors(columns, [=](auto at) {
-                     at.Store(factor * Exp(at.Load(row) - row_lse), out);
-                   });
-                   if (mine) out[column] = at_target;
-                 }
-               });
+  ParallelRows(
+      N, GrainFor(columns * kOperationsPerExp),
+      [=, z_loss = z_loss, total = total](int64_t first, int64_t last) {
+        for (int64_t n = first; n < last; ++n) {
+          T* const out = gradient_rows + n * columns;
+          if (target[n] < 0) {
+            VectorLoop(columns, [=](int64_t j) { out[j] = 0.0F; });
+            continue;
+          }
+          const float* const row = rows + n * columns;
+          const float row_lse = lse_rows[n];
+          const float factor = total * (1 + 2 * z_loss * row_lse);
+          const int64_t column = target[n] - begin;
+          const bool mine = 0 <= column && column < columns;
+          const float at_target = mine ? factor * std::exp(row[column] - row_lse) - total : 0;
+          ForVectors(columns,
+                     [=](auto at) { at.Store(factor * Exp(at.Load(row) - row_lse), out); });
+          if (mine) out[column] = at_target;
+        }
+      });
 }
 
 }  // namespace
@@ -88,7 +87,7 @@ void CpuOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tens
   float* lse_rows = lse.As<float>();
   double* total = sums.As<double>();
   for (int64_t n = 0; n < N; ++n) {
-    float largest = kNoLogit;
+    float largest = kMinusInfinity;
     for (int64_t r = 0; r < ranks; ++r) largest = std::max(largest, parts[(r * N + n) * 3]);
     float sum = 0, target_logit = 0;
     for (int64_t r = 0; r < ranks; ++r) {

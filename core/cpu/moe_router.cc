@@ -40,8 +40,11 @@ void ChooseExperts(const float* logits, int64_t E, int64_t k, int32_t* chosen) {
 // Logits become their softmax; gives their log-sum-exp.
 float Softmax(float* row, int64_t E) {
   const float largest = MaxOfRow(E, row);
-  const float sum = VectorSum(E, [=](int64_t e) { return row[e] = Exp(row[e] - largest); });
-  const float scale = 1 / sum;
+  Vector sums = {};
+  ForVectors(E, [=, &sums](auto at) {
+    sums += at.Store(Exp(at.LoadOr(kMinusInfinity, row) - largest), row);
+  });
+  const float sum = SumOfLanes(sums), scale = 1 / sum;
   VectorLoop(E, [=](int64_t e) { row[e] *= scale; });
   return largest + std::log(sum);
 }

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
 #include "core/cpu/vector.h"
+#include "isa/vector_instructions.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
 
@@ -61,32 +61,29 @@ auto VectorSum(int64_t count, F f) {
   return lanes[0];
 }
 
-// e^x of a float, or of every lane of a Vector, within 2 ulp. Results below 2^-125.5 are zero,
-// above the largest float infinite; NaN stays NaN.
-//   e^x = 2^n e^r, n = round(x / ln 2), |r| <= ln 2 / 2, e^r by the minimax polynomial of Cephes.
-template <class V>
-V Exp(V x) {
-  using Words = std::conditional_t<std::is_same_v<V, float>, uint32_t, WordVector>;
-  constexpr float kLowest = -87.3F;         // n = -126: the scale below is zero
-  constexpr float kHighest = 89;            // past ln of the largest float: overflows below
-  constexpr float kLog2E = 1.44269504F;     // 1 / ln 2
-  constexpr float kLn2High = 0.693359375F;  // ln 2 in two parts: n * kLn2High is exact
-  constexpr float kLn2Low = -2.12194440e-4F;
+// 2^x of every lane, with a relative error of at most 2^-23. Results below 2^-125 may be zero, and
+// below 2^-126 are, so that none is denormal; those above the largest float are infinite; NaN stays
+// NaN.
+//   2^x = 2^n 2^r, n = round(x), |r| <= 1/2, 2^r by the minimax polynomial of Cephes.
+inline Vector Exp2(Vector x) {
+  constexpr float kLowest = -126;
+  constexpr float kHighest = 129;              // 2^129 is infinite already
   constexpr float kRoundToInteger = 12582912;  // 1.5 * 2^23: no bits are left for a fraction
-  x = x > kHighest ? kHighest : x;
-  x = x < kLowest ? kLowest : x;
-  const V shifted = x * kLog2E + kRoundToInteger;  // its low bits hold n
-  const V n = shifted - kRoundToInteger;
-  const V r = (x - n * kLn2High) - n * kLn2Low;
-  V p = 1.9875691500e-4F * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1;
-  // 2^(n-1), then twice that: 2^128 itself is no float.
-  const Words half_scale = (std::bit_cast<Words>(shifted) << 23) + (126U << 23);
-  return p * std::bit_cast<V>(half_scale) * 2;
+  const Vector limited = Min(x, AllLanes(kHighest));
+  const Vector n = (limited + kRoundToInteger) - kRoundToInteger, r = limited - n;
+  Vector p = 1.535336188319500e-4F * r + 1.339887440266574e-3F;
+  p = p * r + 9.618437357674640e-3F;
+  p = p * r + 5.550332471162809e-2F;
+  p = p * r + 2.402264791363012e-1F;
+  p = p * r + 6.931472028550421e-1F;
+  p = p * r + 1;
+  const Vector power = TimesPowerOfTwo(p, n);
+  return limited < kLowest ? Vector{} : power;
 }
+
+constexpr float kLog2E = 1.44269504F;  // 1 / ln 2
+
+// e^x as 2^(x / ln 2), whose argument is rounded: the relative error is at most (1 + |x|) 2^-23.
+inline Vector Exp(Vector x) { return Exp2(kLog2E * x); }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -123,14 +123,14 @@ void ForVectors(int64_t count, F f) {
   if (rest > 0) f(PartOfVector{count - rest, rest});
 }
 
+// Of which e^x is zero.
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
 // Largest of row [count]; -infinity of nothing.
 inline float MaxOfRow(int64_t count, const float* row) {
-  constexpr float kLowest = -std::numeric_limits<float>::infinity();
-  Vector largest = AllLanes(kLowest);
-  ForVectors(count, [row, &largest](auto at) {
-    const Vector v = at.LoadOr(kLowest, row);
-    largest = v > largest ? v : largest;
-  });
+  Vector largest = AllLanes(kMinusInfinity);
+  ForVectors(count,
+             [row, &largest](auto at) { largest = Max(largest, at.LoadOr(kMinusInfinity, row)); });
   return MaxOfLanes(largest);
 }
 

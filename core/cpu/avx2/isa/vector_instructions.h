@@ -34,6 +34,17 @@ inline WordVector RoundPairs(Vector even, Vector odd) {
 // otherwise in another loop.
 inline Vector MultiplyAdd(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
 
+// Of every lane; a where one is NaN. (g++ 12 makes a comparison and a choice of a > b ? b : a.)
+inline Vector Min(Vector a, Vector b) { return _mm256_min_ps(b, a); }
+inline Vector Max(Vector a, Vector b) { return _mm256_max_ps(b, a); }
+
+// v 2^n, v in [1/2, 2) and n a whole number from -125 to 129. Of others below: anything.
+inline Vector TimesPowerOfTwo(Vector v, Vector n) {
+  // 2^(n-1), then twice that: 2^128 itself is no float.
+  const auto half = (std::bit_cast<WordVector>(n + 12582912.0F) << 23) + (126U << 23);
+  return v * std::bit_cast<Vector>(half) * 2;
+}
+
 // Past the caches; `to` is aligned to what is stored. Others see it after a FenceNonTemporal.
 inline void StoreVectorNonTemporal(float* to, Vector v) { _mm256_stream_ps(to, v); }
 inline void StoreHalvesNonTemporal(void* to, HalfVector v) {

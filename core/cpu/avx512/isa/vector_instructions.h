@@ -39,6 +39,13 @@ inline WordVector RoundPairs(Vector even, Vector odd) {
 // otherwise in another loop.
 inline Vector MultiplyAdd(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
 
+// Of every lane; a where one is NaN. (g++ 12 makes a comparison and a choice of a > b ? b : a.)
+inline Vector Min(Vector a, Vector b) { return _mm512_maskz_min_ps(0xFFFF, b, a); }
+inline Vector Max(Vector a, Vector b) { return _mm512_maskz_max_ps(0xFFFF, b, a); }
+
+// v 2^n, v in [1/2, 2) and n a whole number from -125 to 129. Of others below: anything.
+inline Vector TimesPowerOfTwo(Vector v, Vector n) { return _mm512_maskz_scalef_ps(0xFFFF, v, n); }
+
 // Past the caches; `to` is aligned to what is stored. Others see it after a FenceNonTemporal.
 inline void StoreVectorNonTemporal(float* to, Vector v) { _mm512_stream_ps(to, v); }
 inline void StoreHalvesNonTemporal(void* to, HalfVector v) {
