@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "core/check.h"
 #include "models/initialization.h"
 
 namespace twinstream {
@@ -16,10 +17,9 @@ enum SavedIndex : size_t {
   kWeights,
   kRows,
   kChoices,
-  kCounts,
+  kCounts,  // rows for each expert, then those of each sender for each of this rank's experts
   kStatistics,
   // On the experts' rank.
-  kReceived,    // rows of each sender for each of the rank's experts
   kExpertRows,  // h of the routed rows
   kUp,          // then its gradient
   // What follows does not come from ProjectIn.
@@ -45,14 +45,7 @@ Moe::Moe(ModelContext& context, int64_t layer, float micro_batch_share)
   }
   DeclareParameters(layer);
 
-  const size_t parts = static_cast<size_t>(moe.experts());
-  exchange_ = {.sent = std::vector<int32_t>(parts),
-               .received = std::vector<int32_t>(parts),
-               .home_begins = std::vector<int64_t>(parts),
-               .home_counts = std::vector<int64_t>(parts),
-               .expert_begins = std::vector<int64_t>(parts),
-               .expert_counts = std::vector<int64_t>(parts),
-               .experts = std::vector<Range>(static_cast<size_t>(experts_))};
+  host_counts_.resize(static_cast<size_t>(2 * moe.experts()));
   for (int r = 0; r < context.experts.size(); ++r) {
     count_begins_.push_back(r * experts_);
     count_counts_.push_back(experts_);
@@ -108,10 +101,9 @@ std::vector<TensorSpec> Moe::SavedSpecs() const {
   return {{"probabilities", DType::kF32, {N, E}}, {"lse", DType::kF32, {N}},
           {"experts", DType::kI32, {N, top_k_}},  {"weights", DType::kF32, {N, top_k_}},
           {"rows", DType::kI32, {N, top_k_}},     {"choices", DType::kI32, {routed_rows()}},
-          {"counts", DType::kI32, {E}},           {"statistics", DType::kF64, {2 * E + 1}},
-          {"received", DType::kI32, {E}},         {"expert_rows", dtype, {R, C}},
-          {"up", dtype, {R, 2 * width_}},         {"activation", dtype, {R, width_}},
-          {"gradient_rows", dtype, {R, C}}};
+          {"counts", DType::kI32, {2, E}},        {"statistics", DType::kF64, {2 * E + 1}},
+          {"expert_rows", dtype, {R, C}},         {"up", dtype, {R, 2 * width_}},
+          {"activation", dtype, {R, width_}},     {"gradient_rows", dtype, {R, C}}};
 }
 
 size_t Moe::projected() const { return kActivation; }
@@ -133,36 +125,52 @@ RoutingTensors Moe::Routing(Saved saved) const {
           .weights = saved[kWeights],
           .rows = saved[kRows],
           .choices = saved[kChoices],
-          .counts = saved[kCounts],
+          .counts = saved[kCounts].At(0),
           .statistics = saved[kStatistics]};
 }
 
-void Moe::PlanExchange(Saved saved) {
-  Exchange& x = exchange_;
-  context_.device.CopyOut(x.sent.data(), saved[kCounts]);
-  context_.device.CopyOut(x.received.data(), saved[kReceived]);
+Moe::Exchange::Exchange(size_t parts, size_t experts_of_rank)
+    : home_begins(parts),
+      home_counts(parts),
+      expert_begins(parts),
+      expert_counts(parts),
+      experts(experts_of_rank) {}
+
+const Moe::Exchange& Moe::PlanExchange(Saved saved) {
+  const Tensor counts = saved[kCounts];
+  // Every rank tells the others how many rows come for each of their experts.
+  const RowParts counts_parts = {count_begins_, count_counts_};
+  context_.experts.Exchange(counts.At(1), counts_parts, counts.At(0), counts_parts);
+  context_.device.CopyOut(host_counts_.data(), counts);
+
+  const size_t parts = host_counts_.size() / 2, experts = static_cast<size_t>(experts_);
+  const int32_t* const sent = host_counts_.data();
+  const int32_t* const received = sent + parts;
+  Exchange& x = exchanges_.try_emplace(counts.data(), parts, experts).first->second;
   int64_t home = 0;
-  for (size_t part = 0; part < x.sent.size(); ++part) {
+  for (size_t part = 0; part < parts; ++part) {
     x.home_begins[part] = home;
-    x.home_counts[part] = x.sent[part];
-    home += x.sent[part];
+    x.home_counts[part] = sent[part];
+    home += sent[part];
   }
   x.rows = 0;
-  const size_t experts = x.experts.size();
   for (size_t e = 0; e < experts; ++e) {
     x.experts[e].begin = x.rows;
-    for (size_t part = e; part < x.received.size(); part += experts) {  // a sender each
+    for (size_t part = e; part < parts; part += experts) {  // a sender each
       x.expert_begins[part] = x.rows;
-      x.expert_counts[part] = x.received[part];
-      x.rows += x.received[part];
+      x.expert_counts[part] = received[part];
+      x.rows += received[part];
     }
     x.experts[e].end = x.rows;
   }
+  return x;
 }
 
-Tensor Moe::RowsOf(size_t expert, Tensor all) const {
-  const Range& rows = exchange_.experts[expert];
-  return all.Rows(rows.begin, rows.end);
+const Moe::Exchange& Moe::ExchangeOf(Saved saved) const {
+  const auto found = exchanges_.find(saved[kCounts].data());
+  Check(found != exchanges_.end(), "layer %d is asked for a micro-batch that it has not routed",
+        layer_);
+  return found->second;
 }
 
 Tensor Moe::UpOf(Tensor weights, size_t expert) const {
@@ -183,16 +191,17 @@ Tensor Moe::AtHome(Tensor at_experts) const {
   return context_.scratch->Allocate(at_experts.dtype(), shape);
 }
 
-void Moe::SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const {
+void Moe::SendToExperts(const Exchange& x, Tensor at_experts, Tensor tokens, Tensor choices,
+                        Tensor weights) const {
   ScratchScope scope(*context_.scratch);
   const Tensor home = AtHome(at_experts);
   context_.ops.GatherRows(home, tokens, choices, weights);
-  context_.experts.Exchange(at_experts, exchange_.at_experts(), home, exchange_.home());
+  context_.experts.Exchange(at_experts, x.at_experts(), home, x.home());
 }
 
-Tensor Moe::BringHome(Tensor at_experts) const {
+Tensor Moe::BringHome(const Exchange& x, Tensor at_experts) const {
   const Tensor home = AtHome(at_experts);
-  context_.experts.Exchange(home, exchange_.home(), at_experts, exchange_.at_experts());
+  context_.experts.Exchange(home, x.home(), at_experts, x.at_experts());
   return home;
 }
 
@@ -200,60 +209,57 @@ void Moe::ProjectIn(Tensor h, Saved saved) {
   const Ops& ops = context_.ops;
   ops.Matmul(saved[kProbabilities], h, router_->value, {.transpose_b = true});
   ops.RouteTokens(Routing(saved));
+  const Exchange& x = PlanExchange(saved);
+  // The backward is the first to read these sums: the host has not waited for all replicas.
   context_.experts.SumOverTokens(saved[kStatistics]);
-  // Every rank tells the others how many rows come for each of their experts.
-  const RowParts counts = {count_begins_, count_counts_};
-  context_.experts.Exchange(saved[kReceived], counts, saved[kCounts], counts);
-  PlanExchange(saved);
 
-  SendToExperts(saved[kExpertRows], h, saved[kChoices], {});
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), UpOf(up_->value, e),
+  SendToExperts(x, saved[kExpertRows], h, saved[kChoices], {});
+  for (size_t e = 0; e < x.experts.size(); ++e) {
+    ops.Matmul(x.RowsOf(e, saved[kUp]), x.RowsOf(e, saved[kExpertRows]), UpOf(up_->value, e),
                {.transpose_b = true, .varying = true});
   }
 }
 
 void Moe::Core(Saved saved) {
-  PlanExchange(saved);
-  const int64_t rows = exchange_.rows;
-  context_.ops.SwiGluForward(saved[kActivation].Rows(0, rows), saved[kUp].Rows(0, rows));
+  const Exchange& x = ExchangeOf(saved);
+  context_.ops.SwiGluForward(x.Used(saved[kActivation]), x.Used(saved[kUp]));
 }
 
 void Moe::ProjectOut(Tensor o, Saved saved) {
   const Ops& ops = context_.ops;
-  PlanExchange(saved);
+  const Exchange& x = ExchangeOf(saved);
   ScratchScope scope(*context_.scratch);
   const Tensor y = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(RowsOf(e, y), RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
+  for (size_t e = 0; e < x.experts.size(); ++e) {
+    ops.Matmul(x.RowsOf(e, y), x.RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
                {.transpose_b = true, .varying = true});
   }
-  ops.CombineRows(o, BringHome(y), saved[kRows], saved[kWeights]);
+  ops.CombineRows(o, BringHome(x, y), saved[kRows], saved[kWeights]);
 }
 
 void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Ops& ops = context_.ops;
-  PlanExchange(saved);
-  const size_t experts = exchange_.experts.size();
-  const auto used = [rows = exchange_.rows](Tensor all) { return all.Rows(0, rows); };
+  const Exchange& x = ExchangeOf(saved);
+  const size_t experts = x.experts.size();
 
   ScratchScope scope(*context_.scratch);
-  SendToExperts(saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
+  SendToExperts(x, saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
   const Tensor d_activation =
       context_.scratch->Allocate(context_.activation, saved[kActivation].shape());
   for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(RowsOf(e, d_activation), RowsOf(e, saved[kGradientRows]), DownOf(down_->value, e),
-               {.varying = true});
+    ops.Matmul(x.RowsOf(e, d_activation), x.RowsOf(e, saved[kGradientRows]),
+               DownOf(down_->value, e), {.varying = true});
   }
   const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
-  ops.RowProducts(used(products), used(d_activation), used(saved[kActivation]));
-  ops.SwiGluBackward(used(saved[kUp]), used(d_activation), used(saved[kUp]));
+  ops.RowProducts(x.Used(products), x.Used(d_activation), x.Used(saved[kActivation]));
+  ops.SwiGluBackward(x.Used(saved[kUp]), x.Used(d_activation), x.Used(saved[kUp]));
   const Tensor d_rows = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
   for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(RowsOf(e, d_rows), RowsOf(e, saved[kUp]), UpOf(up_->value, e), {.varying = true});
+    ops.Matmul(x.RowsOf(e, d_rows), x.RowsOf(e, saved[kUp]), UpOf(up_->value, e),
+               {.varying = true});
   }
-  ops.CombineRows(dh, BringHome(d_rows), saved[kRows], {});
-  ops.RouterBackward(Routing(saved), BringHome(products), scales_);
+  ops.CombineRows(dh, BringHome(x, d_rows), saved[kRows], {});
+  ops.RouterBackward(Routing(saved), BringHome(x, products), scales_);
   ops.Matmul(dh, saved[kProbabilities], router_->value, {.accumulate = true});
 
   const int64_t elements = RouterSumsOfLayer(context_.model);
@@ -263,17 +269,18 @@ void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
 
 void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
   const Ops& ops = context_.ops;
-  PlanExchange(saved);
+  const Exchange& x = ExchangeOf(saved);
   ops.Matmul(router_->gradient, saved[kProbabilities], h,
              {.transpose_a = true, .accumulate = router_->AddsToGradient()});
   const MatmulOptions to_up = {
       .transpose_a = true, .accumulate = up_->AddsToGradient(), .varying = true};
   const MatmulOptions to_down = {
       .transpose_a = true, .accumulate = down_->AddsToGradient(), .varying = true};
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), to_up);
-    ops.Matmul(DownOf(down_->gradient, e), RowsOf(e, saved[kGradientRows]),
-               RowsOf(e, saved[kActivation]), to_down);
+  for (size_t e = 0; e < x.experts.size(); ++e) {
+    ops.Matmul(UpOf(up_->gradient, e), x.RowsOf(e, saved[kUp]), x.RowsOf(e, saved[kExpertRows]),
+               to_up);
+    ops.Matmul(DownOf(down_->gradient, e), x.RowsOf(e, saved[kGradientRows]),
+               x.RowsOf(e, saved[kActivation]), to_down);
   }
 }
 

@@ -14,8 +14,12 @@
 //
 // The backward needs no routing weight on the expert's rank: rows of p d_o travel there, and
 // <p d_o, y> = <d_activation, activation> is p dL/dp, all that softmax's backward takes.
+//
+// The host must know how many rows each expert gets, as it sizes products and messages. For that a
+// ProjectIn waits for the device, once; all that follows goes by what it has planned.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "models/context.h"
@@ -45,16 +49,21 @@ class Moe final : public Layer {
   void BackwardWeight(Tensor h, Tensor d_o, Saved saved) override;
 
  private:
-  // Where this micro-batch's routed rows are: at home in the order of all experts, on the experts'
+  // Where a micro-batch's routed rows are: at home in the order of all experts, on the experts'
   // ranks in the order of the rank's experts and then of the senders. Parts as RowParts has them:
   // one per sender or receiver and expert.
   struct Exchange {
-    std::vector<int32_t> sent, received;  // rows per part
+    Exchange(size_t parts, size_t experts_of_rank);
     std::vector<int64_t> home_begins, home_counts, expert_begins, expert_counts;
     std::vector<Range> experts;  // rows of each of this rank's experts
     int64_t rows = 0;            // theirs together
     RowParts home() const { return {home_begins, home_counts}; }
     RowParts at_experts() const { return {expert_begins, expert_counts}; }
+    // One expert's rows out of all on this rank; and all out of the most that there can be.
+    Tensor RowsOf(size_t expert, Tensor all) const {
+      return all.Rows(experts[expert].begin, experts[expert].end);
+    }
+    Tensor Used(Tensor all) const { return all.Rows(0, rows); }
   };
 
   void DeclareParameters(int64_t layer);
@@ -62,15 +71,16 @@ class Moe final : public Layer {
   int64_t routed_rows() const;  // of this rank's tokens: N k
   int64_t most_rows() const;    // that this rank's experts can get
   bool alone() const { return context_.experts.size() == 1; }
-  void PlanExchange(Saved saved);  // fills exchange_: the first thing that each call does
+  // From the counts that RouteTokens has left.
+  const Exchange& PlanExchange(Saved saved);
+  const Exchange& ExchangeOf(Saved saved) const;  // that the last ProjectIn of `saved` planned
   Tensor AtHome(Tensor at_experts) const;
   // at_experts: the routed rows of `tokens` [N, C], of all ranks for this rank's experts, times
   // their weights where these are given.
-  void SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const;
+  void SendToExperts(const Exchange& x, Tensor at_experts, Tensor tokens, Tensor choices,
+                     Tensor weights) const;
   // This rank's routed rows out of everybody's `at_experts`.
-  Tensor BringHome(Tensor at_experts) const;
-  // One expert's rows out of all on this rank.
-  Tensor RowsOf(size_t expert, Tensor all) const;
+  Tensor BringHome(const Exchange& x, Tensor at_experts) const;
   // One expert's matrix out of the parameter's values or gradients.
   Tensor UpOf(Tensor weights, size_t expert) const;
   Tensor DownOf(Tensor weights, size_t expert) const;
@@ -84,8 +94,12 @@ class Moe final : public Layer {
   Parameter* router_;
   Parameter* up_;
   Parameter* down_;
-  Exchange exchange_;
   std::vector<int64_t> count_begins_, count_counts_;  // parts of the counts themselves
+  std::vector<int32_t> host_counts_;                  // of the last ProjectIn
+  // By the memory that the counts are in: a slot's, which is one micro-batch's until its backward
+  // is through, or scratch with FULL recomputation, where ProjectIn comes again before the
+  // backward.
+  std::map<const std::byte*, Exchange> exchanges_;
 };
 
 }  // namespace twinstream

@@ -1,4 +1,5 @@
-// After the first steps a step asks for no memory: neither from C++'s heap nor from the device.
+// After the first steps a step asks for no memory: neither from C++'s heap nor from the device. And
+// it copies no more to the host than it must.
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <sys/resource.h>
@@ -9,7 +10,9 @@
 #include <memory>
 #include <new>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/profiled_device.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -66,17 +69,21 @@ class CountingDevice final : public Device {
   int64_t FreeBytes() const override { return device_->FreeBytes(); }
   void Copy(Tensor to, Tensor from) override { device_->Copy(to, from); }
   void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
-  void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
+  void CopyOut(void* host, Tensor from) override {
+    ++copies_out_;
+    device_->CopyOut(host, from);
+  }
   void Synchronize() override { device_->Synchronize(); }
   const Ops& ops() const override { return device_->ops(); }
   bool host_memory() const override { return device_->host_memory(); }
   DeviceNetwork* network() override { return device_->network(); }
 
   int64_t allocated() const { return allocated_; }
+  int64_t copies_out() const { return copies_out_; }
 
  private:
   std::unique_ptr<Device> device_ = *MakeDevice("cpu");
-  int64_t allocated_ = 0;
+  int64_t allocated_ = 0, copies_out_ = 0;
 };
 
 // Heap allocations of two steps of all ranks after three steps, of a device that is profiled or
@@ -145,6 +152,54 @@ TEST(AllocationTest, StepsOfMixturesOfExpertsAllocateNothingEither) {
     for (TrainSpec::Precision precision : {TrainSpec::FP32, TrainSpec::BF16}) {
       job.mutable_train()->set_precision(precision);
       EXPECT_EQ(SteadyAllocations(OnLayout(job, layout)), 0) << NameOf(layout);
+    }
+  }
+}
+
+// Of the second step, on each rank; an evaluation of the same batch comes before it.
+std::vector<int64_t> CopiesOut(const JobSpec& job) {
+  const int ranks = GridShape::From(job.parallel()).ranks();
+  std::vector<int64_t> copies(static_cast<size_t>(ranks));
+  RunRanks(ranks, [&](Transport& transport) {
+    CountingDevice device(*MakeDevice("cpu"));
+    Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport);
+    trainer.Materialize();
+    trainer.InitializeWeights();
+    const HostBatch batch = trainer.EmptyBatch();
+    trainer.Step(batch, 1, 1e-3, false);
+    trainer.EvaluationLoss(batch);
+    const int64_t before = device.copies_out();
+    trainer.Step(batch, 2, 1e-3, false);
+    copies[static_cast<size_t>(transport.rank())] = device.copies_out() - before;
+  });
+  return copies;
+}
+
+// A copy to the host awaits the device: the experts' rows cost one for each forward of a layer and
+// micro-batch. What else is copied, a dense model copies too.
+TEST(AllocationTest, AForwardOfALayersExpertsCopiesToTheHostOnce) {
+  for (const Layout& layout :
+       {Layout{}, Layout{.data = 2, .expert = 2}, Layout{.pipeline = 2, .data = 2, .expert = 2},
+        Layout{.pipeline = 2, .virtual_stages = 2, .schedule = ParallelSpec::INTERLEAVED},
+        Layout{.pipeline = 2, .data = 2, .expert = 2, .schedule = ParallelSpec::ZERO_BUBBLE}}) {
+    for (auto recompute : {ParallelSpec::NONE, ParallelSpec::SELECTIVE, ParallelSpec::FULL}) {
+      if (layout.schedule == ParallelSpec::ZERO_BUBBLE && recompute != ParallelSpec::NONE) continue;
+      JobSpec job = TinyJob();
+      job.mutable_train()->set_microbatch(1);
+      job.mutable_parallel()->set_recompute(recompute);
+      Layout without_experts = layout;
+      without_experts.expert = 1;
+      const std::vector<int64_t> dense = CopiesOut(OnLayout(job, without_experts));
+      job.mutable_model()->mutable_moe()->set_experts(4);
+      job.mutable_model()->mutable_moe()->set_top_k(2);
+      job = OnLayout(job, layout);
+      const std::vector<int64_t> copies = CopiesOut(job);
+      SCOPED_TRACE(absl::StrCat(NameOf(layout), " ", ParallelSpec::Recompute_Name(recompute)));
+      const int64_t forwards = recompute == ParallelSpec::FULL ? 2 : 1,
+                    layers = job.model().layers() / layout.pipeline;
+      for (size_t rank = 0; rank < dense.size(); ++rank) {
+        EXPECT_EQ(copies[rank] - dense[rank], forwards * layers * AccumulationSteps(job));
+      }
     }
   }
 }

@@ -20,6 +20,13 @@ void ExpectReference(const GoldenRun& golden, const JobSpec& job) {
   ExpectWithinLimits(Compare(golden.Train(job, TestedDevices()), golden.golden()));
 }
 
+// The whole batch as one micro-batch.
+void ExpectReference(const GoldenRun& golden, const Layout& layout) {
+  const ParallelSpec parallel = SpecOf(layout);
+  const int64_t microbatch = golden.golden().Integer("batch") / layout.data;
+  ExpectReference(golden, golden.Job(parallel, microbatch, GridShape::From(parallel).ranks()));
+}
+
 // On these layouts, or in the long version on all of up to four ranks.
 void ExpectReference(const std::string& file, const std::vector<Layout>& layouts) {
   const GoldenRun golden(file);
@@ -33,11 +40,7 @@ void ExpectReference(const std::string& file, const std::vector<Layout>& layouts
     }
     return;
   }
-  for (const Layout& layout : layouts) {
-    const ParallelSpec parallel = SpecOf(layout);
-    const int64_t microbatch = golden.golden().Integer("batch") / layout.data;
-    ExpectReference(golden, golden.Job(parallel, microbatch, GridShape::From(parallel).ranks()));
-  }
+  for (const Layout& layout : layouts) ExpectReference(golden, layout);
 }
 
 TEST(DeviceTraining, OfADenseModelGivesTheReference) {
@@ -50,11 +53,27 @@ TEST(DeviceTraining, OfAMixtureOfExpertsGivesTheReference) {
   ExpectReference("moe_siamese_hybrid_pre", {Layout{.data = 2, .expert = 2}});
 }
 
+TEST(DeviceTraining, OfEveryGoldenFileOnOneRankGivesTheReference) {
+  for (const std::vector<std::string>& files : {DenseGoldenFiles(), MoeGoldenFiles()}) {
+    for (const std::string& file : files) {
+      SCOPED_TRACE(file);
+      ExpectReference(GoldenRun(file), Layout{});
+    }
+  }
+}
+
 // What emulated kernels do in seconds.
 JobSpec ShortJob() {
   JobSpec job = TinyJob();
   job.mutable_model()->set_layers(2);
   job.mutable_train()->set_global_batch(2);
+  return job;
+}
+
+JobSpec ShortMoeJob() {
+  JobSpec job = ShortJob();
+  job.mutable_model()->mutable_moe()->set_experts(4);
+  job.mutable_model()->mutable_moe()->set_top_k(2);
   return job;
 }
 
@@ -66,8 +85,7 @@ std::vector<double> AfterSave(const std::vector<double>& all) {
   return {all.begin() + kSaved, all.end()};
 }
 
-TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
-  const JobSpec job = OnLayout(ShortJob(), {.pipeline = 2});
+void ExpectSameBitsAfterASave(const JobSpec& job) {
   const TemporaryDirectory directory;
   const DeviceMaker devices = TestedDevices();
   const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = devices});
@@ -81,9 +99,13 @@ TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
   EXPECT_TRUE(resumed.state == straight.state) << "weights or moments differ";
 }
 
+TEST(DeviceTraining, GoesOnAfterASaveAsIfItHadNeverStopped) {
+  ExpectSameBitsAfterASave(OnLayout(ShortJob(), {.pipeline = 2}));
+  ExpectSameBitsAfterASave(OnLayout(ShortMoeJob(), {.data = 2, .expert = 2}));
+}
+
 // What `from` saves, `to` holds to the last bit, and trains on as `from` would have.
-void ExpectGoesOn(const DeviceMaker& from, const DeviceMaker& to) {
-  const JobSpec job = OnLayout(ShortJob(), {});
+void ExpectGoesOn(const JobSpec& job, const DeviceMaker& from, const DeviceMaker& to) {
   const TemporaryDirectory directory;
   const RunRecord straight = RunSteps(job, {.last = kLast, .make_device = from});
   const RunRecord saved =
@@ -99,10 +121,16 @@ void ExpectGoesOn(const DeviceMaker& from, const DeviceMaker& to) {
             kNormLimit);
 }
 
-TEST(DeviceTraining, GoesOnFromACheckpointOfTheCpu) { ExpectGoesOn(CpuDevices(), TestedDevices()); }
+TEST(DeviceTraining, GoesOnFromACheckpointOfTheCpu) {
+  for (const JobSpec& job : {ShortJob(), ShortMoeJob()}) {
+    ExpectGoesOn(OnLayout(job, {}), CpuDevices(), TestedDevices());
+  }
+}
 
 TEST(DeviceTraining, GoesOnOnTheCpuFromACheckpointOfItsOwn) {
-  ExpectGoesOn(TestedDevices(), CpuDevices());
+  for (const JobSpec& job : {ShortJob(), ShortMoeJob()}) {
+    ExpectGoesOn(OnLayout(job, {}), TestedDevices(), CpuDevices());
+  }
 }
 
 }  // namespace
