@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/tensor.h"
@@ -15,6 +16,15 @@ namespace twinstream {
 
 class DeviceNetwork;
 class Ops;
+
+// Work that a device, which outlives it, has recorded.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  // Issues all of it as it was recorded: in the same order, at the same addresses and with the same
+  // arguments, on what is in the device's memory when its turn comes.
+  virtual void Run() = 0;
+};
 
 // Work is ordered: copies and Ops of one device run one after another, as they were issued. Work
 // may be asynchronous to the calling thread until Synchronize().
@@ -33,6 +43,11 @@ class Device {
   virtual void CopyIn(Tensor to, const void* host) = 0;
   virtual void CopyOut(void* host, Tensor from) = 0;  // returns when they have arrived
   virtual void Synchronize() = 0;
+  // Records what `issue` gives this device, Ops and Copy, without doing it. Until it returns nobody
+  // may allocate or free memory of the device or wait for it, as CopyIn and CopyOut do: that dies.
+  // Null, with nothing done, where the device does not record; `issue` may have been called all the
+  // same.
+  virtual std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) = 0;
   virtual const Ops& ops() const = 0;
   // Whether the host may read and write the device's memory like its own.
   virtual bool host_memory() const = 0;

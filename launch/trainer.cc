@@ -81,14 +81,14 @@ std::string MemoryPlan::ToString() const {
 }
 
 Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
-                 Transport& transport, Overlap overlap)
+                 Transport& transport, const ExecutionOptions& execution)
     : job_(job),
       purpose_(purpose),
-      overlap_(overlap),
+      overlap_(execution.overlap),
       micro_batches_(micro_batches),
       device_(device),
       grid_(GridShape::From(job.parallel()), transport, device),
-      communication_(overlap, grid_, transport, device),
+      communication_(overlap_, grid_, transport, device),
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
       experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
       model_parameters_(ModelParameters(job.model(), device)),
@@ -107,7 +107,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                 .micro_batches = static_cast<int>(micro_batches)},
       stages_(MakeStages(job, grid_.at().pipeline, pipeline_, context_)),
       optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, communication_,
-                 device, Names(model_parameters_)) {
+                 device, Names(model_parameters_)),
+      replay_(transport.size() == 1 && !job.model().has_moe() ? execution.replay : Replay::kOff) {
   training_ = Checked(GenerateSchedule(job.parallel().schedule(), pipeline_), pipeline_,
                       grid_.at().pipeline, &training_report_);
   forward_only_ =
@@ -225,12 +226,15 @@ int64_t Trainer::SpansPerStep() const {
   return 2 * static_cast<int64_t>(training_.size()) + parameters_.size() + 8;
 }
 
-void Trainer::Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
-                  SpanObserver& observer) {
+void Trainer::LoadBatch(const HostBatch& batch) {
   Check(static_cast<int64_t>(batch.tokens.size()) == tokens_.elements(),
         "a batch of %d tokens, not %d", batch.tokens.size(), tokens_.elements());
   device_.CopyIn(tokens_, batch.tokens.data());
   device_.CopyIn(targets_, batch.targets.data());
+}
+
+// On the batch that is loaded.
+void Trainer::Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer) {
   device_.ops().Zero(sums_);
   for (const std::unique_ptr<TransformerStage>& stage : stages_) {
     stage->SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
@@ -286,17 +290,38 @@ void Trainer::ValuesNeeded(Range parameters) {
 
 void Trainer::GradientsReady(Range parameters) { optimizer_.StartReduce(parameters); }
 
+// Gradients and sums_ of the batch that is loaded. One rank's host has no part in it but to issue
+// the same work in every step.
+void Trainer::ComputeGradients() {
+  parameters_.ClearGradients(device_.ops());
+  const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
+  Run(TransformerStage::Pass::kTraining, training_, *observer_);
+  optimizer_.StartReduceTied();
+  const ObservedSpan waiting(*observer_, {SpanKind::kGradientReduction, "reduce"});
+  optimizer_.WaitForReductions();
+  prepared_ = true;
+}
+
+// The same from a recording, which the first step that may be one makes. False: nothing was done.
+bool Trainer::ReplayGradients() {
+  if (replay_ == Replay::kOff || !prepared_ || observer_ != &nobody_) return false;
+  if (gradients_ == nullptr) gradients_ = device_.Record([this] { ComputeGradients(); });
+  if (gradients_ == nullptr) {
+    replay_ = Replay::kOff;
+    return false;
+  }
+  gradients_->Run();
+  // What the host of one rank does besides: it notes that these were asked for.
+  optimizer_.StartReduce({0, parameters_.size()});
+  ++replayed_steps_;
+  return true;
+}
+
 StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
                          bool stop_requested) {
   const ObservedSpan step(*observer_, {SpanKind::kStep, "step"});
-  parameters_.ClearGradients(device_.ops());
-  {
-    const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
-    Run(TransformerStage::Pass::kTraining, batch, training_, *observer_);
-    optimizer_.StartReduceTied();
-    const ObservedSpan waiting(*observer_, {SpanKind::kGradientReduction, "reduce"});
-    optimizer_.WaitForReductions();
-  }
+  LoadBatch(batch);
+  if (!ReplayGradients()) ComputeGradients();
   StepResult result = Measure(stop_requested);
   if (!result.finite) return result;
   const ObservedSpan span(*observer_, {SpanKind::kOptimizer, "optimizer"});
@@ -319,7 +344,8 @@ StepResult Trainer::Measure(bool stop_requested) {
 
 double Trainer::EvaluationLoss(const HostBatch& batch) {
   ActivityScope doing("evaluation");
-  Run(TransformerStage::Pass::kEvaluation, batch, forward_only_, nobody_);
+  LoadBatch(batch);
+  Run(TransformerStage::Pass::kEvaluation, forward_only_, nobody_);
   return SumLosses()[0];
 }
 
@@ -335,7 +361,8 @@ std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, 
   // Every context rank computes its row of this index; the owner's is the one that was asked for.
   const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
   stages_.back()->SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
-  Run(TransformerStage::Pass::kNextToken, batch, forward_only_, nobody_);
+  LoadBatch(batch);
+  Run(TransformerStage::Pass::kNextToken, forward_only_, nobody_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
   grid_.context().Broadcast(logits_, place.rank);
   std::vector<float> logits(static_cast<size_t>(logits_.elements()));

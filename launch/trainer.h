@@ -24,6 +24,17 @@ namespace twinstream {
 
 enum class Purpose { kTraining, kInference };  // inference has neither gradients nor an optimizer
 
+// kOn: what a training step gives the device up to its gradients is recorded once and from then on
+// run as a whole, where the device records and the host has no part in it: one rank, a dense model,
+// a step that nobody observes.
+enum class Replay { kOff, kOn };
+
+// How steps are carried out: nothing here changes a bit of what they compute.
+struct ExecutionOptions {
+  Overlap overlap = Overlap::kOn;
+  Replay replay = Replay::kOff;
+};
+
 // Bytes on this rank, by part.
 struct MemoryPlan {
   int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, scratch = 0, batch = 0;
@@ -56,7 +67,7 @@ class Trainer final : private StageObserver {
   // job: resolved, without problems for transport.size() ranks. micro_batches: per step and data
   // rank (M). Allocates only what Materialize asks for. All arguments outlive the trainer.
   Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
-          Transport& transport, Overlap overlap = Overlap::kOn);
+          Transport& transport, const ExecutionOptions& execution = {});
 
   MemoryPlan memory() const;
   void Materialize();        // allocates everything that steps use
@@ -72,6 +83,8 @@ class Trainer final : private StageObserver {
                   bool stop_requested);
   // Who is told what this rank does in the steps to come; null: nobody. Outlives them.
   void Observe(SpanObserver* observer) { observer_ = observer == nullptr ? &nobody_ : observer; }
+  // Steps so far that were run from a recording: neither the first nor observed ones are.
+  int64_t replayed_steps() const { return replayed_steps_; }
   // The most spans that a step tells of.
   int64_t SpansPerStep() const;
   // MoE: tokens that each expert took in the last step, all layers together; else empty.
@@ -108,8 +121,10 @@ class Trainer final : private StageObserver {
   absl::Span<const double> SumLosses();
   void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
   StepResult Measure(bool stop_requested);  // what the step is known by before its update
-  void Run(TransformerStage::Pass pass, const HostBatch& batch, const Program& program,
-           SpanObserver& observer);
+  void LoadBatch(const HostBatch& batch);
+  void Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer);
+  void ComputeGradients();
+  bool ReplayGradients();
   std::vector<TensorSpec> BatchSpecs() const;
 
   const JobSpec& job_;
@@ -136,7 +151,11 @@ class Trainer final : private StageObserver {
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
   Unobserved nobody_;
-  SpanObserver* observer_ = &nobody_;  // of training steps
+  SpanObserver* observer_ = &nobody_;        // of training steps
+  Replay replay_;                            // kOff too once the device has refused
+  bool prepared_ = false;                    // a first step has chosen what its operations run with
+  std::unique_ptr<RecordedWork> gradients_;  // ComputeGradients
+  int64_t replayed_steps_ = 0;
 };
 
 }  // namespace twinstream

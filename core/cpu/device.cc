@@ -39,6 +39,9 @@ class CpuDevice final : public Device {
   void CopyIn(Tensor to, const void* host) override { CopyBytes(to.data(), host, to.bytes()); }
   void CopyOut(void* host, Tensor from) override { CopyBytes(host, from.data(), from.bytes()); }
   void Synchronize() override {}
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> /*issue*/) override {
+    return nullptr;
+  }
   const Ops& ops() const override { return ops_; }
   bool host_memory() const override { return true; }
   DeviceNetwork* network() override { return nullptr; }

@@ -31,6 +31,26 @@ void CopyBytes(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
         "cudaMemcpyAsync");
 }
 
+// A captured graph, which runs on the stream that it was captured from.
+class CudaGraph final : public RecordedWork {
+ public:
+  CudaGraph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
+  ~CudaGraph() override { Check(cudaGraphExecDestroy(graph_), "cudaGraphExecDestroy"); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  void Run() override { Check(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  const cudaGraphExec_t graph_;
+  const cudaStream_t stream_;
+};
+
+bool Succeeded(cudaError_t error) {
+  if (error != cudaSuccess) (void)cudaGetLastError();  // or the next launch would be blamed for it
+  return error == cudaSuccess;
+}
+
 }  // namespace
 
 CudaDevice::CudaDevice(int card)
@@ -40,7 +60,12 @@ CudaDevice::CudaDevice(int card)
       ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()}),
       network_(MakeCudaNetwork(*this)) {}
 
+void CudaDevice::CheckNotRecording(const char* what) const {
+  Check(!recording_, "%s while the device records its work", what);
+}
+
 std::byte* CudaDevice::Allocate(int64_t bytes) {
+  CheckNotRecording("memory is allocated");
   Check(cudaSetDevice(card_), "cudaSetDevice");
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
@@ -58,6 +83,7 @@ std::byte* CudaDevice::Allocate(int64_t bytes) {
 }
 
 void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
+  CheckNotRecording("memory is freed");
   Check(cudaSetDevice(card_), "cudaSetDevice");
   Synchronize();  // the stream's work may still use it
   Check(cudaFree(data), "cudaFree");
@@ -71,15 +97,38 @@ void CudaDevice::Copy(Tensor to, Tensor from) {
 }
 
 void CudaDevice::CopyIn(Tensor to, const void* host) {
+  CheckNotRecording("the host writes");
   CopyBytes(to.data(), host, to.bytes(), stream());
   Synchronize();
 }
 
 void CudaDevice::CopyOut(void* host, Tensor from) {
+  CheckNotRecording("the host reads");
   CopyBytes(host, from.data(), from.bytes(), stream());
   Synchronize();
 }
 
-void CudaDevice::Synchronize() { stream_.Synchronize(); }
+void CudaDevice::Synchronize() {
+  CheckNotRecording("the host waits");
+  stream_.Synchronize();
+}
+
+// Other threads, which may be other ranks', are free to do meanwhile what a capture forbids.
+std::unique_ptr<RecordedWork> CudaDevice::Record(absl::FunctionRef<void()> issue) {
+  CheckNotRecording("another recording begins");
+  if (!Succeeded(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal))) {
+    return nullptr;
+  }
+  recording_ = true;
+  issue();
+  recording_ = false;
+  cudaGraph_t captured = nullptr;
+  if (!Succeeded(cudaStreamEndCapture(stream(), &captured))) return nullptr;
+  cudaGraphExec_t graph = nullptr;
+  const bool ready = Succeeded(cudaGraphInstantiate(&graph, captured, /*flags=*/0));
+  Check(cudaGraphDestroy(captured), "cudaGraphDestroy");
+  if (!ready) return nullptr;
+  return std::make_unique<CudaGraph>(graph, stream());
+}
 
 }  // namespace twinstream

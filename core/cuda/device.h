@@ -24,12 +24,17 @@ class CudaDevice final : public Device {
   void CopyIn(Tensor to, const void* host) override;
   void CopyOut(void* host, Tensor from) override;
   void Synchronize() override;
+  // As a graph of CUDA's. Null too where CUDA makes none, for want of memory say.
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override;
   const Ops& ops() const override { return ops_; }
   bool host_memory() const override { return false; }
   DeviceNetwork* network() override { return network_.get(); }
 
  private:
+  void CheckNotRecording(const char* what) const;
+
   int card_;
+  bool recording_ = false;
   CudaStream stream_;
   Storage workspace_;
   CudaOps ops_;

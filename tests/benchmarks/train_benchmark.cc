@@ -32,9 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "launch/exit_code.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
@@ -46,11 +44,8 @@
 #include "parallel/collectives.h"
 #include "parallel/grid_shape.h"
 #include "parallel/thread_transport.h"
-#include "proto/job_rules.h"
-#include "proto/job_spec.h"
-#include "proto/job_text.h"
-#include "proto/problems.h"
-#include "tests/benchmarks/model_shapes.h"
+#include "proto/job.pb.h"
+#include "tests/benchmarks/variant_job.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
 ABSL_FLAG(std::string, device, "CPU", "CPU, CUDA or AUTO, for all variants");
@@ -58,6 +53,9 @@ ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as
 ABSL_FLAG(int, rounds, 5, "blocks of steps of each variant");
 ABSL_FLAG(int, steps, 2, "steps of a block");
 ABSL_FLAG(std::string, json, "", "file that the results are written to as well");
+ABSL_FLAG(bool, replay, false,
+          "with --device=CUDA: records what the second step of a variant of one rank and without "
+          "experts gives the card up to the gradients, and runs that again in each step");
 ABSL_FLAG(bool, interactive, false,
           "one variant: for every line with a number on the standard input, so many steps and a "
           "line of JSON");
@@ -69,10 +67,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMostSteps = 1000000, kMostThreads = 4096;
 
-constexpr const char* kJob = R"(
-  name: "benchmark" data { train { path: "none" } } optimizer { schedule: CONSTANT peak_lr: 1e-4 }
-  model { residual: SIAMESE_HYBRID_PRE } train { steps: 1000000 })";
-
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
@@ -80,49 +74,6 @@ double Quantile(std::vector<double> values, double share) {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The variant merged over the shape's job and this file's.
-absl::StatusOr<JobSpec> MergedJob(const std::string& variant) {
-  const std::string name = absl::GetFlag(FLAGS_shape);
-  const absl::Span<const benchmarks::ModelShape> shapes = benchmarks::ModelShapes();
-  const auto* const shape =
-      std::find_if(shapes.begin(), shapes.end(),
-                   [&](const benchmarks::ModelShape& candidate) { return candidate.name == name; });
-  if (shape == shapes.end()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--shape=%s is none of %s", name,
-        absl::StrJoin(shapes, ", ", [](std::string* out, const benchmarks::ModelShape& known) {
-          absl::StrAppend(out, known.name);
-        })));
-  }
-  JobSpec job;
-  const std::string device = absl::StrCat("train { device: ", absl::GetFlag(FLAGS_device), " }");
-  for (const std::string& text : {std::string(kJob), std::string(shape->job), variant, device}) {
-    const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
-    if (!part.ok()) return part.status();
-    if (job.train().has_device()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("'%s' names a train.device; name one for all with --device", variant));
-    }
-    job.MergeFrom(*part);
-  }
-  return job;
-}
-
-// Resolved, for one rank or for all.
-absl::StatusOr<JobSpec> JobOf(const std::string& variant, int all_ranks) {
-  const absl::StatusOr<JobSpec> job = MergedJob(variant);
-  if (!job.ok()) return job;
-  const ParallelSpec& parallel = job->parallel();
-  const bool alone = Product({parallel.tensor(), parallel.pipeline(), parallel.context(),
-                              std::max(1, parallel.data())}) == 1;
-  const int ranks = alone ? 1 : all_ranks;
-  const std::vector<std::string> problems = JobProblems(*job, ranks);
-  if (problems.empty()) return ResolveJobSpec(*job, ranks);
-  return absl::InvalidArgumentError(absl::StrFormat("'%s' has %d %s:\n%s", variant, problems.size(),
-                                                    problems.size() == 1 ? "mistake" : "mistakes",
-                                                    absl::StrJoin(problems, "\n")));
 }
 
 absl::Status CheckRange(absl::string_view what, int value, int least, int most) {
@@ -142,6 +93,10 @@ absl::Status CheckFlags(size_t variants) {
   absl::Status status = CheckRange("--threads", absl::GetFlag(FLAGS_threads), 0, kMostThreads);
   status.Update(CheckRange("--rounds", absl::GetFlag(FLAGS_rounds), 1, kMostSteps));
   status.Update(CheckRange("--steps", absl::GetFlag(FLAGS_steps), 1, kMostSteps));
+  if (absl::GetFlag(FLAGS_replay) && absl::GetFlag(FLAGS_device) != "CUDA") {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrFormat("--replay is for --device=CUDA, not %s", absl::GetFlag(FLAGS_device))));
+  }
   if (absl::GetFlag(FLAGS_interactive) && variants != 1) {
     status.Update(absl::InvalidArgumentError(
         absl::StrFormat("--interactive is for one variant, not for %d", variants)));
@@ -152,7 +107,7 @@ absl::Status CheckFlags(size_t variants) {
 // One way to train, and how long its steps took.
 class Variant {
  public:
-  // Collective. job: of JobOf(text); threads: of all ranks together.
+  // Collective. job: of VariantJob(text); threads: of all ranks together.
   Variant(const std::string& text, JobSpec job, Runtime& runtime, Device& device, int threads)
       : text_(text),
         runtime_(runtime),
@@ -166,7 +121,9 @@ class Variant {
     if (!takes_part()) return;
     omp_set_num_threads(threads_);
     Transport& transport = alone_ ? static_cast<Transport&>(self_) : runtime.transport();
-    trainer_.emplace(job_, Purpose::kTraining, AccumulationSteps(job_), device, transport);
+    const Replay replay = absl::GetFlag(FLAGS_replay) ? Replay::kOn : Replay::kOff;
+    trainer_.emplace(job_, Purpose::kTraining, AccumulationSteps(job_), device, transport,
+                     ExecutionOptions{.replay = replay});
     trainer_->Materialize();
     trainer_->InitializeWeights();
     batch_ = trainer_->EmptyBatch();
@@ -211,6 +168,7 @@ class Variant {
   const JobSpec& job() const { return job_; }
   int threads() const { return threads_; }
   double loss() const { return loss_; }
+  int64_t replayed_steps() const { return trainer_ ? trainer_->replayed_steps() : 0; }
   MemoryPlan memory() const { return trainer_ ? trainer_->memory() : MemoryPlan(); }
   int64_t tokens() const { return job_.train().global_batch() * job_.model().sequence(); }
   double flops() const {
@@ -297,7 +255,9 @@ absl::Status AnswerLines(Runtime& runtime, Variant& variant) {
     const absl::StatusOr<int> steps = ReadSteps(runtime);
     if (!steps.ok() || *steps == 0) return steps.status();
     const std::vector<double> seconds = variant.Run(*steps);
-    print({{"seconds", seconds}, {"loss", variant.loss()}});
+    print({{"seconds", seconds},
+           {"loss", variant.loss()},
+           {"replayed_steps", variant.replayed_steps()}});
   }
 }
 
@@ -326,6 +286,7 @@ Json Print(const Variant& variant, const Variant& first) {
   Json json = Description(variant);
   json["seconds"] = variant.seconds;
   json["product_flops"] = variant.product_flops;
+  json["replayed_steps"] = variant.replayed_steps();
   return json;
 }
 
@@ -358,7 +319,9 @@ absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& text
   if (absl::Status s = CheckFlags(texts.size()); !s.ok()) return s;
   std::vector<JobSpec> jobs;
   for (const std::string& text : texts) {
-    absl::StatusOr<JobSpec> job = JobOf(text, runtime.size());
+    absl::StatusOr<JobSpec> job = benchmarks::VariantJob(
+        text, {.shape = absl::GetFlag(FLAGS_shape), .device = absl::GetFlag(FLAGS_device)},
+        runtime.size());
     if (!job.ok()) return job.status();
     jobs.push_back(*std::move(job));
   }

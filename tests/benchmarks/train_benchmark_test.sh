@@ -30,6 +30,7 @@ refuses "'train \{ device: CUDA \}' names a train.device; name one for all with 
 refuses "--json=$folder/no/file: No such file or directory; name a file that can be written" \
   --json="$folder/no/file"
 refuses "--json=$folder: Is a directory; name a file that can be written" --json="$folder"
+refuses '--replay is for --device=CUDA, not CPU' --replay
 refuses '--interactive is for one variant, not for 2' --interactive '' ''
 refuses "'model \{ lyers: 2 \}':1:9: no field \"lyers\" in model; did you mean \"layers\"\?" 'model { lyers: 2 }'
 refuses "'model \{ kv_heads: 3 head_dim: 5 \}' has 2 mistakes:.model.heads = .*.model.head_dim = 5 .*" \

@@ -74,6 +74,9 @@ class CountingDevice final : public Device {
     device_->CopyOut(host, from);
   }
   void Synchronize() override { device_->Synchronize(); }
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override {
+    return device_->Record(issue);
+  }
   const Ops& ops() const override { return device_->ops(); }
   bool host_memory() const override { return device_->host_memory(); }
   DeviceNetwork* network() override { return device_->network(); }

@@ -18,15 +18,15 @@ void ExpectSameBitsOnEveryPath(const JobSpec& job) {
   SCOPED_TRACE(job.parallel().ShortDebugString());
   const RunRecord on_host = RunSteps(job, {.last = kUpdates});
   for (Overlap overlap : {Overlap::kOff, Overlap::kOn}) {
-    ExpectSameRun(
-        RunSteps(job,
-                 {.last = kUpdates, .overlap = overlap, .make_device = RemoteCpuDevices(nullptr)}),
-        on_host);
+    ExpectSameRun(RunSteps(job, {.last = kUpdates,
+                                 .execution = {.overlap = overlap},
+                                 .make_device = RemoteCpuDevices(nullptr)}),
+                  on_host);
     ThreadNetworkHub hub;
-    ExpectSameRun(
-        RunSteps(job,
-                 {.last = kUpdates, .overlap = overlap, .make_device = RemoteCpuDevices(&hub)}),
-        on_host);
+    ExpectSameRun(RunSteps(job, {.last = kUpdates,
+                                 .execution = {.overlap = overlap},
+                                 .make_device = RemoteCpuDevices(&hub)}),
+                  on_host);
     EXPECT_GT(hub.groups(), 0);
   }
 }

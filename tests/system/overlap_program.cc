@@ -48,7 +48,7 @@ class Contestant {
   Contestant(const JobSpec& job, Runtime& runtime, Device& device, Overlap overlap)
       : runtime_(runtime),
         trainer_(job, Purpose::kTraining, AccumulationSteps(job), device, runtime.transport(),
-                 overlap),
+                 {.overlap = overlap}),
         batch_(trainer_.EmptyBatch()) {
     trainer_.Materialize();
     trainer_.InitializeWeights();

@@ -38,8 +38,8 @@ JobSpec JobWith(const Options& options) {
 }
 
 void ExpectSameBits(const JobSpec& job) {
-  const RunRecord off = RunSteps(job, {.last = kUpdates, .overlap = Overlap::kOff});
-  const RunRecord on = RunSteps(job, {.last = kUpdates, .overlap = Overlap::kOn});
+  const RunRecord off = RunSteps(job, {.last = kUpdates, .execution = {.overlap = Overlap::kOff}});
+  const RunRecord on = RunSteps(job, {.last = kUpdates, .execution = {.overlap = Overlap::kOn}});
   SCOPED_TRACE(job.parallel().ShortDebugString());
   EXPECT_EQ(on.losses, off.losses);
   EXPECT_EQ(on.gradient_norms, off.gradient_norms);

@@ -55,6 +55,9 @@ class CountingDevice final : public Device {
   void CopyIn(Tensor to, const void* host) override;
   void CopyOut(void* host, Tensor from) override;
   void Synchronize() override {}
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> /*issue*/) override {
+    return nullptr;
+  }
   const Ops& ops() const override;
   bool host_memory() const override { return true; }
   DeviceNetwork* network() override { return nullptr; }

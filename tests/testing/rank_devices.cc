@@ -93,6 +93,9 @@ class RemoteDevice final : public Device, private DeviceNetwork {
   void CopyIn(Tensor to, const void* host) override { device_.CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_.CopyOut(host, from); }
   void Synchronize() override { device_.Synchronize(); }
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override {
+    return device_.Record(issue);
+  }
   const Ops& ops() const override { return device_.ops(); }
   bool host_memory() const override { return false; }
   DeviceNetwork* network() override { return hub_ == nullptr ? nullptr : this; }
@@ -144,6 +147,9 @@ class UntouchableDevice final : public Device {
     if (from.bytes() > 0) std::memcpy(host, Find(from), static_cast<size_t>(from.bytes()));
   }
   void Synchronize() override {}
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> /*issue*/) override {
+    return nullptr;
+  }
   const Ops& ops() const override { Die("an untouchable device computes nothing"); }
   bool host_memory() const override { return false; }
   DeviceNetwork* network() override { return nullptr; }

@@ -135,6 +135,10 @@ class RecordingDevice final : public Device {
   void CopyIn(Tensor /*to*/, const void* /*host*/) override { calls_.emplace_back("CopyIn"); }
   void CopyOut(void* /*host*/, Tensor /*from*/) override { calls_.emplace_back("CopyOut"); }
   void Synchronize() override { calls_.emplace_back("Synchronize"); }
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> /*issue*/) override {
+    calls_.emplace_back("Record");
+    return nullptr;
+  }
   const Ops& ops() const override { return ops_; }
   bool host_memory() const override { return false; }
   DeviceNetwork* network() override { return nullptr; }

@@ -57,7 +57,7 @@ class RankRun {
       : job_(job),
         device_(span.make_device(transport.rank())),
         trainer_(job, Purpose::kTraining, AccumulationSteps(job), *device_, transport,
-                 span.overlap) {
+                 span.execution) {
     trainer_.Materialize();
   }
 
@@ -78,7 +78,7 @@ class RankRun {
     return trainer_.Step(batch, step, rate, false);
   }
 
-  const Trainer& trainer() const { return trainer_; }
+  Trainer& trainer() { return trainer_; }
   Device& device() { return *device_; }
 
  private:
@@ -190,6 +190,7 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
     RankRun run(job, transport, span);
     run.Begin(span.load);
     for (int64_t step = span.first; step <= span.last; ++step) {
+      if (span.before_step) span.before_step(run.trainer(), step);
       const StepResult result = run.Step(data.dataset(), step);
       if (transport.rank() != 0) continue;
       record.losses.push_back(result.loss);
@@ -204,6 +205,7 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
     CompareReplicas(run.trainer(), run.device(), &boxes, &record);
     record.micro_batches_held =
         std::max(record.micro_batches_held, run.trainer().engine().peak_slots_seen());
+    record.replayed_steps = run.trainer().replayed_steps();
   });
   return record;
 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/token_dataset.h"
-#include "parallel/communication_thread.h"
+#include "launch/trainer.h"
 #include "proto/job.pb.h"
 #include "tests/testing/rank_devices.h"
 #include "tests/testing/temporary_directory.h"
@@ -51,8 +52,9 @@ struct RunSpan {
   int64_t first = 1, last = 1;  // updates to do; none when last < first
   std::string load;             // step directory; empty: weights from the seed
   std::string save;             // checkpoint directory for the state after `last`; empty: not saved
-  Overlap overlap = Overlap::kOn;
+  ExecutionOptions execution;
   DeviceMaker make_device = CpuDevices();
+  std::function<void(Trainer&, int64_t step)> before_step;  // called on every rank; empty: nothing
 };
 
 struct RunRecord {
@@ -61,6 +63,7 @@ struct RunRecord {
   int replicas = 0;            // boxes that a second or further rank holds too
   int unequal_replicas = 0;    // those of them that differ in some bit
   int micro_batches_held = 0;  // most at a time on any rank
+  int64_t replayed_steps = 0;  // the same on every rank
   // MoE: of the last update.
   std::vector<int64_t> expert_tokens;
   double expert_imbalance = 0;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "core/cuda/ops.h"
 #include "core/op_checks.h"
@@ -22,17 +24,29 @@ bool IsCanary(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte b) { return b == kCanary; });
 }
 
+class EmulatedWork final : public RecordedWork {
+ public:
+  explicit EmulatedWork(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
+  void Run() override {
+    for (const std::function<void()>& work : work_) work();
+  }
+
+ private:
+  const std::vector<std::function<void()>> work_;
+};
+
 // An allocation ends, but for the rounding to kAlignment, where its guard page begins.
 class EmulatedDevice final : public Device {
  public:
   EmulatedDevice()
       : workspace_{Allocate(kWorkspaceBytes), kWorkspaceBytes},
-        ops_(gpu::Stream(), /*multiprocessors=*/2, workspace_) {}
+        ops_(stream(), /*multiprocessors=*/2, workspace_) {}
   ~EmulatedDevice() override { Free(workspace_.data, workspace_.bytes); }
 
   absl::string_view name() const override { return "emulated"; }
 
   std::byte* Allocate(int64_t bytes) override {
+    CheckNotRecording("memory is allocated");
     const int64_t pages = RoundUp(bytes, kPage);
     void* mapping = mmap(nullptr, static_cast<size_t>(pages + kPage), PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -47,6 +61,7 @@ class EmulatedDevice final : public Device {
   }
 
   void Free(std::byte* data, int64_t bytes) override {
+    CheckNotRecording("memory is freed");
     std::byte* const guard = data + RoundUp(bytes, kAlignment);
     const int64_t pages = RoundUp(bytes, kPage);
     Check(IsCanary(guard - pages, data), "a kernel wrote in front of %d bytes", bytes);
@@ -58,20 +73,38 @@ class EmulatedDevice final : public Device {
 
   void Copy(Tensor to, Tensor from) override {
     CheckCopy(to, from);
-    CopyBytes(to.data(), from.data(), from.bytes());
+    gpu::Issue(stream(), [=] { CopyBytes(to.data(), from.data(), from.bytes()); });
   }
-  void CopyIn(Tensor to, const void* host) override { CopyBytes(to.data(), host, to.bytes()); }
-  void CopyOut(void* host, Tensor from) override { CopyBytes(host, from.data(), from.bytes()); }
-  void Synchronize() override {}
+  void CopyIn(Tensor to, const void* host) override {
+    CheckNotRecording("the host writes");
+    CopyBytes(to.data(), host, to.bytes());
+  }
+  void CopyOut(void* host, Tensor from) override {
+    CheckNotRecording("the host reads");
+    CopyBytes(host, from.data(), from.bytes());
+  }
+  void Synchronize() override { CheckNotRecording("the host waits"); }
+  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override {
+    CheckNotRecording("another recording begins");
+    recording_.under_way = true;
+    issue();
+    recording_.under_way = false;
+    return std::make_unique<EmulatedWork>(std::exchange(recording_.work, {}));
+  }
   const Ops& ops() const override { return ops_; }
   bool host_memory() const override { return false; }  // as on a card
   DeviceNetwork* network() override { return nullptr; }
 
  private:
+  gpu::Stream stream() { return {&recording_}; }
+  void CheckNotRecording(const char* what) const {
+    Check(!recording_.under_way, "%s while the device records its work", what);
+  }
   static void CopyBytes(void* to, const void* from, int64_t bytes) {
     if (bytes > 0 && to != from) std::memmove(to, from, static_cast<size_t>(bytes));
   }
 
+  gpu::Recording recording_;
   Workspace workspace_;
   CudaOps ops_;
 };

@@ -29,12 +29,14 @@ struct LaunchShape {
 
 template <class... Parameters, class... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape,
-            Stream /*stream*/, Arguments... arguments) {
-  Emulate({.kernel = name,
-           .blocks = shape.blocks,
-           .threads = shape.threads,
-           .shared_bytes = shape.shared_bytes},
-          [&] { kernel(arguments...); });
+            Stream stream, Arguments... arguments) {
+  Issue(stream, [=] {
+    Emulate({.kernel = name,
+             .blocks = shape.blocks,
+             .threads = shape.threads,
+             .shared_bytes = shape.shared_bytes},
+            [&] { kernel(arguments...); });
+  });
 }
 
 template <class T>
