@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Registers and spills of every CUDA kernel as ptxas reports them, as a table in Markdown: the worst of a
-kernel's instantiations. Needs nvcc and no card. Usage: deploy/kernel_report.py [sm_90]
+kernel's instantiations. Needs nvcc and no card. Shared memory is not in it: kernels ask for it when they are
+launched, which ptxas does not see. Usage: deploy/kernel_report.py [sm_90]
 """
 import collections
 import concurrent.futures

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "proto/cuda_rules.h"
 #include "proto/job_features.h"
 #include "proto/job_spec.h"
 #include "proto/layout_rules.h"
@@ -184,34 +185,6 @@ void HeadRules(const ModelSpec& model, Problems* problems) {
   }
 }
 
-// What a card's kernels cannot do: they hold a head in one block of threads, and sort tokens in
-// memory of a fixed size.
-void CudaRules(const JobSpec& job, Problems* problems) {
-  constexpr int64_t kLargestHead = 512, kMostTokens = 1'000'000, kMostExperts = 2048;
-  const ModelSpec& model = job.model();
-  if (model.head_dim() > kLargestHead) {
-    Add(problems,
-        "model.head_dim = %d is more than %d, the most that train.device = CUDA takes; make it "
-        "smaller, with more model.heads, or set train.device to CPU",
-        model.head_dim(), kLargestHead);
-  }
-  const int64_t tokens = Product({job.train().microbatch(), model.sequence()}) /
-                         std::max<int64_t>(1, job.parallel().context());
-  if (tokens > kMostTokens) {
-    Add(problems,
-        "train.microbatch %d x model.sequence %d / parallel.context %d = %d tokens are more than "
-        "%d, the most that train.device = CUDA takes; make train.microbatch smaller, or set "
-        "train.device to CPU",
-        job.train().microbatch(), model.sequence(), job.parallel().context(), tokens, kMostTokens);
-  }
-  if (model.moe().experts() > kMostExperts) {
-    Add(problems,
-        "model.moe.experts = %d is more than %d, the most that train.device = CUDA takes; make it "
-        "smaller, or set train.device to CPU",
-        model.moe().experts(), kMostExperts);
-  }
-}
-
 void MoeRules(const JobSpec& job, Problems* problems) {
   const int expert = job.parallel().expert();
   if (!job.model().has_moe()) {
@@ -367,7 +340,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
   RequiredFields(job, &problems);
   Intervals(asked, &problems);
   HeadRules(job.model(), &problems);
-  if (job.train().device() == TrainSpec::CUDA) CudaRules(job, &problems);
+  if (job.train().device() == TrainSpec::CUDA) CudaProblems(job, &problems);
   MoeRules(job, &problems);
   DataRules(job, &problems);
   LearningRateRules(job, &problems);
@@ -383,7 +356,7 @@ std::vector<std::string> JobProblems(const JobSpec& asked, int ranks) {
 
 bool FitsCuda(const JobSpec& job) {
   Problems problems;
-  CudaRules(job, &problems);
+  CudaProblems(job, &problems);
   return problems.empty();
 }
 

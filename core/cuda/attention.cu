@@ -110,10 +110,9 @@ void Backward(AttentionArguments arguments, int64_t batch, const Workspace& work
               gpu::Stream stream) {
   const int64_t key_heads = batch * arguments.H / arguments.group;
   if (key_heads == 0 || arguments.query_begin == arguments.query_end) return;
-  const int64_t rows = int64_t{arguments.group} * arguments.T;  // of one key head
-  const int64_t at_once = std::clamp<int64_t>(
-      workspace.bytes / static_cast<int64_t>(sizeof(float)) / rows, 1, key_heads);
-  arguments.delta = workspace.As<float>(at_once * rows);
+  const int64_t bytes = AttentionBackwardBytes(arguments.group, arguments.T);  // of one key head
+  const int64_t at_once = std::clamp<int64_t>(workspace.bytes / bytes, 1, key_heads);
+  arguments.delta = workspace.As<float>(at_once * bytes);
   for (int64_t first = 0; first < key_heads; first += at_once) {
     arguments.first_key_head = static_cast<int>(first);
     const int64_t count = std::min(at_once, key_heads - first);

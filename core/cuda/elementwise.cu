@@ -118,7 +118,7 @@ void CudaOps::SumOfSquares(Tensor sum, Tensor values) const {
   const int64_t elements = values.elements();
   const auto blocks = static_cast<int>(
       std::clamp<int64_t>(gpu::CeilingOfQuotient(elements, kElements), 1, kSumBlocks));
-  auto* const partials = workspace_.As<double>(blocks);
+  auto* const partials = workspace_.As<double>(blocks * int64_t{sizeof(double)});
   Launch("SumOfSquares", PartialSumsOfSquaresKernel,
          {.blocks = static_cast<unsigned>(blocks),
           .threads = kSumThreads,

@@ -59,23 +59,21 @@ __global__ void MakeEntriesKernel(Entry* entries, const int32_t* tokens, int64_t
 
 // One pass of the sort orders the entries by one digit of their rows. A block has one chunk of
 // them, a thread one entry.
-constexpr int kDigitBits = 9;  // two passes for up to 2^18 rows
-constexpr int kDigits = 1 << kDigitBits;
-constexpr int kChunk = 256;
+__device__ int DigitOf(const Entry& entry, int shift) {
+  return entry.row >> shift & (kSortDigits - 1);
+}
 
-__device__ int DigitOf(const Entry& entry, int shift) { return entry.row >> shift & (kDigits - 1); }
-
-// ranks[i]: entries of i's chunk before i with its digit. counts [kDigits, chunks], zero on entry:
-// entries of each digit in each chunk.
+// ranks[i]: entries of i's chunk before i with its digit. counts [kSortDigits, chunks], zero on
+// entry: entries of each digit in each chunk.
 __global__ void CountDigitsKernel(int* counts, int* ranks, const Entry* entries, int64_t N,
                                   int shift) {
   int* const digits = gpu::SharedMemory<int>();
-  const int64_t i = int64_t{blockIdx.x} * kChunk + threadIdx.x;
+  const int64_t i = int64_t{blockIdx.x} * kSortChunk + threadIdx.x;
   const int digit = i < N ? DigitOf(entries[i], shift) : -1;
   digits[threadIdx.x] = digit;
   gpu::SyncBlock();
   int before = 0, all = 0;
-  for (int other = 0; other < kChunk; ++other) {
+  for (int other = 0; other < kSortChunk; ++other) {
     const int same = digits[other] == digit ? 1 : 0;
     all += same;
     before += other < gpu::ThisThread() ? same : 0;
@@ -110,7 +108,7 @@ __global__ void __launch_bounds__(kScanThreads) SumCountsBeforeKernel(int* count
 // offsets: the counts after SumCountsBeforeKernel.
 __global__ void MoveEntriesKernel(Entry* to, const Entry* entries, const int* offsets,
                                   const int* ranks, int64_t N, int shift) {
-  const int64_t i = int64_t{blockIdx.x} * kChunk + threadIdx.x;
+  const int64_t i = int64_t{blockIdx.x} * kSortChunk + threadIdx.x;
   if (i >= N) return;
   const int64_t count_at = int64_t{DigitOf(entries[i], shift)} * gridDim.x + blockIdx.x;
   to[offsets[count_at] + ranks[i]] = entries[i];
@@ -170,14 +168,12 @@ void CheckCounts(Tensor tokens, Tensor table) {
 
 struct SortMemory {
   Entry *entries, *sorted;  // [N] each
-  int *ranks, *counts;      // [N], [kDigits, chunks]
+  int *ranks, *counts;      // [N], [kSortDigits, chunks]
 };
 
-SortMemory SortMemoryIn(const Workspace& workspace, int64_t N, int64_t chunks) {
-  constexpr int64_t kInts = sizeof(Entry) / sizeof(int);  // of an entry
-  int* const memory = workspace.As<int>((2 * kInts + 1) * N + kDigits * chunks);
-  auto* const entries = reinterpret_cast<Entry*>(memory);
-  int* const ranks = memory + 2 * kInts * N;
+SortMemory SortMemoryIn(const Workspace& workspace, int64_t N) {
+  auto* const entries = workspace.As<Entry>(EmbeddingBackwardBytes(N));
+  int* const ranks = reinterpret_cast<int*>(entries + 2 * N);
   return {entries, entries + N, ranks, ranks + N};
 }
 
@@ -187,16 +183,16 @@ const Entry* SortedEntries(SortMemory memory, Tensor tokens, int64_t begin, int3
   const int64_t N = tokens.elements(), chunks = shape.blocks.x;
   Launch("MakeEntries", MakeEntriesKernel, shape, stream, memory.entries, tokens.As<int32_t>(), N,
          begin, table_rows);
-  for (int shift = 0; shift < 31 && table_rows >> shift > 0; shift += kDigitBits) {
+  for (int shift = 0; shift < 31 && table_rows >> shift > 0; shift += kSortDigitBits) {
     gpu::Clear(reinterpret_cast<std::byte*>(memory.counts),
-               kDigits * chunks * static_cast<int64_t>(sizeof(int)), stream);
+               kSortDigits * chunks * static_cast<int64_t>(sizeof(int)), stream);
     Launch("CountDigits", CountDigitsKernel, shape, stream, memory.counts, memory.ranks,
            memory.entries, N, shift);
     Launch("SumCountsBefore", SumCountsBeforeKernel,
            {.blocks = 1,
             .threads = kScanThreads,
             .shared_bytes = kScanThreads / gpu::kWarpLanes * sizeof(int)},
-           stream, memory.counts, kDigits * chunks);
+           stream, memory.counts, kSortDigits * chunks);
     Launch("MoveEntries", MoveEntriesKernel, shape, stream, memory.sorted, memory.entries,
            memory.counts, memory.ranks, N, shift);
     std::swap(memory.entries, memory.sorted);
@@ -234,13 +230,13 @@ void CudaOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout, int64
   CheckEmbeddingBackward(dtable, tokens, dout);
   CheckCounts(tokens, dtable);
   if (dout.elements() == 0 || dtable.elements() == 0) return;
-  const int64_t N = tokens.elements(), chunks = CeilingOfQuotient(N, kChunk);
-  const Entry* const entries = SortedEntries(SortMemoryIn(workspace_, N, chunks), tokens, begin,
-                                             static_cast<int32_t>(dtable.dim(0)),
-                                             {.blocks = static_cast<unsigned>(chunks),
-                                              .threads = kChunk,
-                                              .shared_bytes = kChunk * sizeof(int)},
-                                             stream_);
+  const int64_t N = tokens.elements(), chunks = CeilingOfQuotient(N, kSortChunk);
+  const Entry* const entries =
+      SortedEntries(SortMemoryIn(workspace_, N), tokens, begin, static_cast<int32_t>(dtable.dim(0)),
+                    {.blocks = static_cast<unsigned>(chunks),
+                     .threads = kSortChunk,
+                     .shared_bytes = kSortChunk * sizeof(int)},
+                    stream_);
   WithActivationType(dout.dtype(), [&]<class T>(std::type_identity<T>) {
     gpu::WithWidth<gpu::kPack<float>>(dout.dim(1), gpu::Aligned(dtable.data(), dout.data()),
                                       [&]<int kWidth>(std::integral_constant<int, kWidth>) {

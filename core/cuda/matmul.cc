@@ -8,10 +8,7 @@ namespace {
 
 // Of the workspace, for a matrix's float32 copy.
 int64_t BytesOfCopy(Tensor matrix) {
-  constexpr int64_t kAlignment = 256;
-  if (matrix.dtype() == DType::kF32) return 0;
-  const int64_t bytes = matrix.elements() * SizeOf(DType::kF32);
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return matrix.dtype() == DType::kF32 ? 0 : WideCopyBytes(matrix.elements());
 }
 
 // The products of one call, whose bf16 matrices are copied to the workspace as float32. A product

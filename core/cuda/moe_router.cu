@@ -17,8 +17,6 @@ using gpu::ThisWarp;
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / gpu::kWarpLanes;
-constexpr int64_t kTokensOfPart = 32;  // of one block; more where the parts would be too many
-constexpr int64_t kMaxParts = 1024;
 
 struct Routing {
   float *probabilities, *lse, *weights;
@@ -217,13 +215,9 @@ Routing RoutingOf(const RoutingTensors& t) {
 }
 
 Parts CutTokens(int64_t N, int64_t E, const Workspace& workspace) {
-  Parts p = {};
-  p.tokens = std::max(kTokensOfPart, CeilingOfQuotient(N, kMaxParts));
-  p.parts = CeilingOfQuotient(N, p.tokens);
-  const int64_t sums = (E + 1) * p.parts;
-  p.sums = workspace.As<double>(sums + CeilingOfQuotient(E * p.parts, 2));
-  p.counts = reinterpret_cast<int32_t*>(p.sums + sums);
-  return p;
+  const auto [tokens, parts] = RouterPartsOf(N);
+  auto* const sums = workspace.As<double>(RouteTokensBytes(N, E));
+  return {parts, tokens, sums, reinterpret_cast<int32_t*>(sums + (E + 1) * parts)};
 }
 
 }  // namespace

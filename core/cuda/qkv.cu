@@ -21,9 +21,8 @@ using gpu::ThisLane;
 using gpu::ThisThread;
 using gpu::ThisWarp;
 
-constexpr int kKinds = 3;                     // q, k, v: blockIdx.y
-constexpr int kWarps = 4;                     // of a block
-constexpr int64_t kMaxBackwardBlocks = 1024;  // of a kind: as many on every card, so the same bits
+constexpr int kKinds = 3;  // q, k, v: blockIdx.y
+constexpr int kWarps = 4;  // of a block
 
 // One of q, k and v.
 template <class T>
@@ -315,9 +314,9 @@ void CudaOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t, Tens
                           Tensor dq_norm, Tensor dk_norm, Tensor dv_norm) const {
   CheckQkvBackward(shape, t, dqkv);
   const int64_t D = shape.head_dim;
-  const int64_t blocks = std::min(CeilingOfQuotient(shape.rows(), kWarps), kMaxBackwardBlocks);
+  const int64_t blocks = std::min(CeilingOfQuotient(shape.rows(), kWarps), kMostQkvBlocks);
   if (blocks == 0) return;
-  float* const partials = workspace_.As<float>(kKinds * blocks * D);
+  float* const partials = workspace_.As<float>(QkvBackwardBytes(blocks, D));
   WithLayout(
       shape, t, dqkv,
       [&]<class T, int kHeadDim>(std::type_identity<T>, std::integral_constant<int, kHeadDim>) {

@@ -175,11 +175,11 @@ void CudaOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardT
                                    t.input_weight, t.o, t.output_weight, t.d_o, t.h});
     flat.padded_width = static_cast<int>(sharing.padded_width);
     const int64_t rows_of_block = flat.slots + (sharing.columns == 0 ? 1 : 0);
-    const int64_t floats_of_block = std::max<int64_t>(rows_of_block, 1) * flat.padded_width;
-    const int64_t blocks = std::min(
-        {int64_t{flat.N}, multiprocessors_ * BlocksPerMultiprocessor(sharing),
-         std::max<int64_t>(workspace_.bytes / int64_t{sizeof(float)} / floats_of_block, 1)});
-    flat.block_sums = workspace_.As<float>(blocks * rows_of_block * flat.padded_width);
+    const int64_t bytes_of_block = ResidualBytes(rows_of_block, flat.padded_width);
+    const int64_t blocks =
+        std::min({int64_t{flat.N}, multiprocessors_ * BlocksPerMultiprocessor(sharing),
+                  std::max<int64_t>(workspace_.bytes / std::max<int64_t>(bytes_of_block, 1), 1)});
+    flat.block_sums = workspace_.As<float>(blocks * bytes_of_block);
     flat.temporaries = flat.block_sums + blocks * flat.slots * flat.padded_width;
     const int64_t shared_floats =
         BlockSums::kFloats + (sharing.columns > 0 ? flat.slots * flat.padded_width : 0);

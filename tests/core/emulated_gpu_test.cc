@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/cuda/emulated/device.h"
+#include "core/cuda/workspace.h"
 #include "gpu/primitives.h"
 #include "tests/testing/near.h"
 #include "tests/testing/vectors.h"
@@ -202,8 +203,9 @@ TEST(CudaEmulatorDeathTest, ALaunchThatNoCardTakesIsFound) {
   EXPECT_DEATH(RunGrid(nothing, {.blocks = {1, 65536}, .threads = 1}), "a grid of 1 x 65536 x 1");
   EXPECT_DEATH(RunGrid(nothing, {.blocks = 1, .threads = 0}), "0 threads in a block");
   EXPECT_DEATH(RunGrid(nothing, {.blocks = 1, .threads = {32, 33}}), "1056 threads in a block");
-  EXPECT_DEATH(RunGrid(nothing, {.blocks = 1, .threads = 1, .shared_bytes = 228 * 1024}),
-               "227 KiB");
+  EXPECT_DEATH(
+      RunGrid(nothing, {.blocks = 1, .threads = 1, .shared_bytes = kSharedBytesOfABlock + 1}),
+      "143489 bytes of shared memory, of which every card has 143488");
 }
 
 // Asynchronous copies.

@@ -217,7 +217,12 @@ TEST(JobRulesTest, OnlyCudaAskedForByNameRefusesWhatItsKernelsCannotDo) {
   const std::pair<std::string, std::string> too_much[] = {
       {"model { head_dim: 514 }", "model.head_dim = 514 is more than 512"},
       {many, "train.microbatch 1001 x model.sequence 1000 / parallel.context 1 = 1001000 tokens"},
-      {"model { moe { experts: 2049 top_k: 1 } }", "model.moe.experts = 2049 is more than 2048"}};
+      {"model { moe { experts: 2049 top_k: 1 } }", "model.moe.experts = 2049 is more than 2048"},
+      {"model { hidden: 1000002 head_dim: 8 }", "model.hidden = 1000002 is more than 1000000"},
+      {"model { heads: 18 kv_heads: 2 head_dim: 8 sequence: 888889 }",
+       "model.sequence 888889 / parallel.context 1 x 9 of model.heads for each key/value head "
+       "(model.heads 18 / the larger of model.kv_heads 2 and parallel.tensor 1) = 8000001 queries "
+       "are more than 8000000"}};
   for (const auto& [change, message] : too_much) {
     JobSpec job = With(change);
     job.mutable_train()->set_device(TrainSpec::CUDA);
@@ -225,13 +230,17 @@ TEST(JobRulesTest, OnlyCudaAskedForByNameRefusesWhatItsKernelsCannotDo) {
     for (TrainSpec::Device device : {TrainSpec::AUTO, TrainSpec::CPU}) {
       job.mutable_train()->set_device(device);
       EXPECT_THAT(JobProblems(job, 1), IsEmpty()) << change;
-      EXPECT_FALSE(FitsCuda(job)) << change;
+      EXPECT_FALSE(FitsCuda(ResolveJobSpec(job, 1))) << change;
     }
   }
   for (const char* change :
        {"model { head_dim: 512 }", "model { moe { experts: 2048 top_k: 1 } }",
-        "model { sequence: 1000 } train { global_batch: 1000 microbatch: 1000 }"}) {
-    EXPECT_TRUE(FitsCuda(With(change))) << change;
+        "model { sequence: 1000 } train { global_batch: 1000 microbatch: 1000 }",
+        "model { hidden: 1000000 head_dim: 8 }",
+        "model { heads: 18 kv_heads: 2 head_dim: 8 sequence: 888888 }",
+        "model { heads: 18 kv_heads: 2 head_dim: 8 sequence: 1000000 } parallel { context: 2 }",
+        "model { heads: 18 kv_heads: 1 head_dim: 8 sequence: 888888 } parallel { tensor: 2 }"}) {
+    EXPECT_TRUE(FitsCuda(ResolveJobSpec(With(change), 0))) << change;
   }
 }
 

@@ -38,8 +38,8 @@ class EmulatedWork final : public RecordedWork {
 // An allocation ends, but for the rounding to kAlignment, where its guard page begins.
 class EmulatedDevice final : public Device {
  public:
-  EmulatedDevice()
-      : workspace_{Allocate(kWorkspaceBytes), kWorkspaceBytes},
+  explicit EmulatedDevice(int64_t workspace_bytes)
+      : workspace_{Allocate(workspace_bytes), workspace_bytes},
         ops_(stream(), /*multiprocessors=*/2, workspace_) {}
   ~EmulatedDevice() override { Free(workspace_.data, workspace_.bytes); }
 
@@ -111,6 +111,8 @@ class EmulatedDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> MakeEmulatedDevice() { return std::make_unique<EmulatedDevice>(); }
+std::unique_ptr<Device> MakeEmulatedDevice(int64_t workspace_bytes) {
+  return std::make_unique<EmulatedDevice>(workspace_bytes);
+}
 
 }  // namespace twinstream

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/workspace.h"
 
 // Saves the callee-saved registers and the stack pointer of the running fiber in *from, goes on
 // where `to` was left.
@@ -156,6 +157,7 @@ class Block {
   // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
   Fiber& LaneOfWarp(int lane);
   std::byte* shared() const { return shared_begin_; }
+  int64_t most_shared_bytes() const { return most_shared_bytes_; }
   uint32_t NextRandom() {
     random_ = random_ * 1664525U + 1013904223U;
     return random_ >> 16;  // the low bits of such a sequence repeat soon
@@ -181,6 +183,7 @@ class Block {
   std::deque<Fiber> fibers_;
   std::unique_ptr<GuardedPages> shared_memory_;
   std::byte *shared_begin_ = nullptr, *shared_end_ = nullptr;
+  int64_t most_shared_bytes_ = 0;
   size_t running_ = 0;
   void* scheduler_ = nullptr;
   absl::FunctionRef<void()>* body_ = nullptr;
@@ -228,6 +231,7 @@ void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
 
 // Aligned to 128 bytes; the guard page is as near to its end as that allows.
 void Block::PrepareSharedMemory(int64_t bytes) {
+  most_shared_bytes_ = std::max(most_shared_bytes_, bytes);
   const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
   if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
     shared_memory_ = std::make_unique<GuardedPages>(rounded);
@@ -344,8 +348,9 @@ void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body) {
   Check(0 < blocks && grid.blocks.x < 1U << 31 && grid.blocks.y < 65536 && grid.blocks.z < 65536,
         "kernel %s: a grid of %d x %d x %d", grid.kernel, grid.blocks.x, grid.blocks.y,
         grid.blocks.z);
-  Check(grid.shared_bytes <= 227 << 10, "kernel %s: %d bytes of shared memory, a card has 227 KiB",
-        grid.kernel, grid.shared_bytes);
+  Check(grid.shared_bytes <= kSharedBytesOfABlock,
+        "kernel %s: %d bytes of shared memory, of which every card has %d", grid.kernel,
+        grid.shared_bytes, kSharedBytesOfABlock);
   const bool backwards = ThisBlock().NextRandom() % 2 != 0;
   for (int64_t i = 0; i < blocks; ++i) {
     ThisBlock().Run(grid, IndexOf(backwards ? blocks - 1 - i : i, grid.blocks), body);
@@ -367,6 +372,7 @@ const std::byte* GivenBy(int lane) {
 }
 int Lane() { return ThisBlock().running().lane(); }
 std::byte* BlockSharedMemory() { return ThisBlock().shared(); }
+int64_t MostSharedBytes() { return ThisBlock().most_shared_bytes(); }
 
 void DeferCopy(void* to, const void* from, bool zero) {
   std::memset(to, std::to_integer<int>(kUnwritten), kCopyBytes);

@@ -41,6 +41,8 @@ struct EmulatedGrid {
 
 // Runs `body` once for every thread of the grid.
 void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body);
+// The most shared_bytes of the calling host thread's grids so far.
+int64_t MostSharedBytes();
 
 // For the fiber that runs. Every barrier or exchange of a block, or of a warp's lanes, is the same
 // operation in all that take part; threads that have returned take no part.

@@ -19,7 +19,7 @@ constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
   dim3 blocks, threads;      // blocks.x up to 2^31 - 1, y and z up to 65535; at most 1024 threads
-  int64_t shared_bytes = 0;  // of each block, at most 227 KiB
+  int64_t shared_bytes = 0;  // of each block, at most kSharedBytesOfABlock (core/cuda/workspace.h)
 };
 
 // kernel<<<...>>>(arguments...) on the stream. `name` is for messages.
