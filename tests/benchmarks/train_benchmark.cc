@@ -32,9 +32,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "launch/exit_code.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
@@ -46,11 +44,7 @@
 #include "parallel/collectives.h"
 #include "parallel/grid_shape.h"
 #include "parallel/thread_transport.h"
-#include "proto/job_rules.h"
-#include "proto/job_spec.h"
-#include "proto/job_text.h"
-#include "proto/problems.h"
-#include "tests/benchmarks/model_shapes.h"
+#include "tests/benchmarks/benchmark_job.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
 ABSL_FLAG(std::string, device, "CPU", "CPU, CUDA or AUTO, for all variants");
@@ -69,10 +63,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMostSteps = 1000000, kMostThreads = 4096;
 
-constexpr const char* kJob = R"(
-  name: "benchmark" data { train { path: "none" } } optimizer { schedule: CONSTANT peak_lr: 1e-4 }
-  model { residual: SIAMESE_HYBRID_PRE } train { steps: 1000000 })";
-
 double Quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
@@ -80,49 +70,6 @@ double Quantile(std::vector<double> values, double share) {
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// The variant merged over the shape's job and this file's.
-absl::StatusOr<JobSpec> MergedJob(const std::string& variant) {
-  const std::string name = absl::GetFlag(FLAGS_shape);
-  const absl::Span<const benchmarks::ModelShape> shapes = benchmarks::ModelShapes();
-  const auto* const shape =
-      std::find_if(shapes.begin(), shapes.end(),
-                   [&](const benchmarks::ModelShape& candidate) { return candidate.name == name; });
-  if (shape == shapes.end()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--shape=%s is none of %s", name,
-        absl::StrJoin(shapes, ", ", [](std::string* out, const benchmarks::ModelShape& known) {
-          absl::StrAppend(out, known.name);
-        })));
-  }
-  JobSpec job;
-  const std::string device = absl::StrCat("train { device: ", absl::GetFlag(FLAGS_device), " }");
-  for (const std::string& text : {std::string(kJob), std::string(shape->job), variant, device}) {
-    const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
-    if (!part.ok()) return part.status();
-    if (job.train().has_device()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("'%s' names a train.device; name one for all with --device", variant));
-    }
-    job.MergeFrom(*part);
-  }
-  return job;
-}
-
-// Resolved, for one rank or for all.
-absl::StatusOr<JobSpec> JobOf(const std::string& variant, int all_ranks) {
-  const absl::StatusOr<JobSpec> job = MergedJob(variant);
-  if (!job.ok()) return job;
-  const ParallelSpec& parallel = job->parallel();
-  const bool alone = Product({parallel.tensor(), parallel.pipeline(), parallel.context(),
-                              std::max(1, parallel.data())}) == 1;
-  const int ranks = alone ? 1 : all_ranks;
-  const std::vector<std::string> problems = JobProblems(*job, ranks);
-  if (problems.empty()) return ResolveJobSpec(*job, ranks);
-  return absl::InvalidArgumentError(absl::StrFormat("'%s' has %d %s:\n%s", variant, problems.size(),
-                                                    problems.size() == 1 ? "mistake" : "mistakes",
-                                                    absl::StrJoin(problems, "\n")));
 }
 
 absl::Status CheckRange(absl::string_view what, int value, int least, int most) {
@@ -356,9 +303,11 @@ absl::Status RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& 
 
 absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& texts) {
   if (absl::Status s = CheckFlags(texts.size()); !s.ok()) return s;
+  const std::string shape = absl::GetFlag(FLAGS_shape), device_name = absl::GetFlag(FLAGS_device);
   std::vector<JobSpec> jobs;
   for (const std::string& text : texts) {
-    absl::StatusOr<JobSpec> job = JobOf(text, runtime.size());
+    absl::StatusOr<JobSpec> job =
+        benchmarks::BenchmarkJob({.shape = shape, .device = device_name}, text, runtime.size());
     if (!job.ok()) return job.status();
     jobs.push_back(*std::move(job));
   }
