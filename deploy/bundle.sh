@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 
 archive=$(realpath -m "${1:-build/twinstream-bundle.tar.xz}")
 limit_mib=60
-programs=(twinstream tests/cuda_device_test tests/train_benchmark tests/ops_benchmark)
+programs=(twinstream tests/{cuda_device,backends}_test tests/{train,ops}_benchmark)
 system=/usr/lib/$(gcc -print-multiarch)
 plugins=lib/openmpi3 pmix=lib/pmix2
 
@@ -61,7 +61,7 @@ cp -rL /usr/include/absl "$bundle/include/"
 cp -L "$(sed -n 's/^NCCL_INCLUDE:PATH=//p' build/CMakeCache.txt)/nccl.h" "$bundle/include/"
 
 cp -r tests/golden "$bundle/golden"
-cp deploy/gpu_check.sh deploy/part.sh tests/benchmarks/{compare_torch,torch_twin}.py LICENSE "$bundle/"
+cp deploy/gpu_{check,report}.sh deploy/part.sh tests/benchmarks/{compare_torch,torch_twin}.py LICENSE "$bundle/"
 cat >"$bundle/env.sh" <<'ENV'
 # shellcheck shell=bash
 # Sourced: the bundle's programs, wherever it lies.

@@ -1,18 +1,32 @@
 #!/usr/bin/env bash
 # Shows on a machine with a card what Twinstream's CUDA backend is worth there: tests of operations,
-# golden files and layouts, four ranks on the card, then benchmarks. Minutes; nothing is installed.
+# golden files, four ranks on the card, then benchmarks. Within five minutes; nothing is installed.
 # Usage: deploy/gpu_check.sh [BUNDLE [RESULTS]]
 #   BUNDLE: deploy/bundle.sh's archive, or the folder that was in it (default: where this script lies)
-#   RESULTS: folder (default: gpu_check.results); logs, tables and JSON go to its folder latest
-# Exit code 0 only when every part passed. Parts that cannot be done are SKIPPED, with the reason.
+#   RESULTS: folder (default: gpu_check.results); its folder latest gets the logs, gpu_check.json and
+#            table.txt, which is also printed last and has at most 60 lines
+#   GPU_CHECK_SECONDS: variable of the environment, how long all of it may take (default: 290)
+# Parts that cannot be done, or for which no time is left, are SKIPPED, with the reason. Exit code 0: the
+# backend works and no part failed; 1: it does not, or one did; 2: the bundle or a setting is wrong.
 set -euo pipefail
 
-trap 'exit 130' INT
+deadline=${GPU_CHECK_SECONDS:-290} # in seconds since the start, as SECONDS
+part_end=$deadline                 # of the part under way
+part_log=/dev/null                 # its output
+running=                           # its command
+
+stop() { # with what it runs
+  if [[ -n $running ]]; then kill "$running"; fi
+  exit 130
+}
+trap stop INT TERM
 
 refuse() { # refuse REASON
   echo "gpu_check.sh: $1" >&2
   exit 2
 }
+[[ $deadline =~ ^[1-9][0-9]{0,5}$ ]] ||
+  refuse "GPU_CHECK_SECONDS=$deadline is no number of seconds from 1 to 999999"
 
 here=$(cd "$(dirname "$0")" && pwd)
 bundle=$(realpath "${1:-$here}")
@@ -38,6 +52,8 @@ rm -rf "$results" && mkdir "$results"
 # shellcheck source=/dev/null
 source "$bundle/part.sh"
 # shellcheck source=/dev/null
+source "$bundle/gpu_report.sh"
+# shellcheck source=/dev/null
 source "$bundle/env.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_hwloc_base_binding_policy=none
@@ -46,7 +62,8 @@ export OMPI_MCA_hwloc_base_binding_policy=none
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
 
-# Where CUDA's libraries are: the loader's own folders, the toolkit's, a Python environment's.
+# Where CUDA's programs and libraries are: the loader's own folders, the toolkit's, a Python environment's.
+PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
 in_python='import glob, nvidia
 for path in nvidia.__path__: print(*glob.glob(path + "/*/lib"), sep="\n")'
 while read -r folder; do
@@ -54,152 +71,205 @@ while read -r folder; do
 done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} &&
   python3 -c "$in_python" 2>/dev/null)
 
-# Ctrl-C reaches the command too.
-limited() { # limited SECONDS COMMAND...
-  timeout --foreground --kill-after=5 "$@"
+# Runs the command until the part's time is over: its own limit or, if that is earlier, the deadline. In a
+# process group of its own, so that nothing of it stays on the card.
+limited() { # limited COMMAND...
+  local left=$((part_end - SECONDS)) status=124
+  if ((left > 0)); then
+    status=0
+    timeout --kill-after=5 "$left" "$@" &
+    running=$!
+    wait "$running" || status=$?
+    running=
+  fi
+  if [[ $status -eq 124 || $status -eq 137 ]]; then
+    ((SECONDS < deadline)) || { echo "SKIPPED: out of time" && return 77; }
+    echo "stopped at the end of its time"
+  fi
+  [[ $status -ne 77 ]] || return 1 # a test that finds no card, where there is one
+  return "$status"
 }
 
-skipped=()
-skip() { # skip PART REASON
-  skipped+=("SKIPPED $1: $2")
-  echo "${skipped[-1]}"
+skip() { # skip REASON: of the part under way
+  echo "SKIPPED: $1"
+  return 77
 }
 
 card() {
-  limited 20 nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader
+  limited nvidia-smi --id="$CUDA_VISIBLE_DEVICES" --format=csv,noheader \
+    --query-gpu=name,compute_cap,driver_version,memory.total,memory.free
 }
 
 # A test program without tests: it says what keeps the CUDA backend from being used.
-loads() { limited 30 cuda_device_test --gtest_filter=NoSuchTest; }
+loads() { limited cuda_device_test --gtest_filter=NoSuchTest; }
+
+put_module() { # put_module FILE: at any moment there is a whole one
+  cp "$1" "$bundle/bin/twinstream_cuda.so.new" &&
+    mv "$bundle/bin/twinstream_cuda.so.new" "$bundle/bin/twinstream_cuda.so"
+}
 
 # The backend for this CUDA, in place of the one that came along: only if it loads.
-compile_module() (
-  cd "$bundle"
-  objects=$results/module
-  nvcc=$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
-  [[ -x $nvcc ]] || { echo "there is no nvcc to compile another module with" && exit 1; }
-  rm -rf "$objects" && mkdir -p "$objects/core/cuda"
-  printf '%s\0' core/cuda/*.{cu,cc} |
-    xargs -0 -P "$(nproc)" -I{} timeout --foreground 110 "$nvcc" -std=c++20 -O3 -DNDEBUG \
-      -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I. -Icore/cuda/native \
-      -Iinclude -c {} -o "$objects/{}.o" || exit 1
-  "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/core/cuda/*.o \
-    -lcublasLt || exit 1
-  mv bin/twinstream_cuda.so "$objects/shipped.so" && mv "$objects/twinstream_cuda.so" bin/
-  loads || { mv "$objects/shipped.so" bin/twinstream_cuda.so && exit 1; }
-)
-
-operations() { limited 60 cuda_device_test --gtest_brief=1 --gtest_filter='-DeviceTraining*'; }
-training() {
-  TWINSTREAM_EXHAUSTIVE=1 limited 90 cuda_device_test --gtest_filter='DeviceTraining*'
+compile_module() {
+  local objects=$results/module nvcc
+  nvcc=$(command -v nvcc) ||
+    { echo "there is no nvcc to compile another module with: name CUDA's folder in CUDA_HOME" && return 1; }
+  mkdir -p "$objects" || return 1
+  (cd "$bundle/core/cuda" && printf '%s\0' *.cu *.cc) >"$objects/sources"
+  limited xargs -0 -a "$objects/sources" -P "$(nproc)" -I{} "$nvcc" -std=c++20 -O3 -DNDEBUG \
+    -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I"$bundle" \
+    -I"$bundle/core/cuda/native" -I"$bundle/include" -c "$bundle/core/cuda/{}" -o "$objects/{}.o" ||
+    return
+  limited "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/*.o -lcublasLt ||
+    return
+  cp "$bundle/bin/twinstream_cuda.so" "$objects/shipped.so" && put_module "$objects/twinstream_cuda.so" ||
+    return
+  loads || { put_module "$objects/shipped.so" && return 1; }
 }
-# What the kernels' threads do to memory, and to each other.
+
+# The module that came along, or one that is compiled where another CUDA than its own explains why it
+# does not load.
+backend() {
+  local status=0
+  loads || status=$?
+  [[ $status -eq 0 ]] && return
+  grep -Eq 'a module that fits|the loader does not find|driver for CUDA' "$part_log" || return "$status"
+  compile_module
+}
+
+operations() { limited cuda_device_test --gtest_brief=1 --gtest_filter='-DeviceTraining*'; }
+communicator() {
+  local status=0
+  limited backends_test --gtest_filter='CudaDeviceTest.*' || status=$?
+  if [[ $status -ne 0 ]] && grep -q 'need NCCL' "$part_log"; then
+    skip "the loader finds no libnccl.so.2"
+    return
+  fi
+  [[ $status -eq 0 ]] || return "$status"
+  ! grep -q '^SKIPPED' "$part_log" # a test that finds no card, where there is one
+}
+training() { limited cuda_device_test --gtest_filter='DeviceTraining*'; }
+
+# What the kernels' threads do to memory, and to each other (attention's copy asynchronously).
+small='*SwiGlu*:*Loss*:*Embedding*:*Moe*:*Route*:AdamWTest.TheRounded*:CpuQkvForward.*'
+small+=':Cases/CpuQkv.TheGradientMayReplaceQkv/*:ResidualTest.EverySite*'
+racing='*Loss*:*Embedding*:*Route*:CpuQkvBackward.NormGradientsRepeat*:ResidualTest.EverySite*Backward'
+attention='Shapes/CpuAttention.*/B2T17H2K2D8:Shapes/CpuAttention.*/B1T64H2K1D80'
+attention+=':Shapes/CpuAttention.*/B1T160H2K1D128'
 sanitized() { # sanitized TOOL TESTS
-  limited 40 compute-sanitizer --tool "$1" --error-exitcode 9 \
+  command -v compute-sanitizer >/dev/null || { skip "there is no compute-sanitizer here" || return; }
+  # Loaded one by one, only the kernels that run are instrumented. No ranks here wait for each other.
+  CUDA_MODULE_LOADING=LAZY limited compute-sanitizer --tool "$1" --error-exitcode 9 \
     "$bundle/bin/cuda_device_test" --gtest_brief=1 --gtest_filter="$2"
 }
 
 write_job() {
-  cat >"$results/job.textproto" <<'JOB'
+  for _ in $(seq 20); do cat "$bundle/LICENSE"; done >"$results/text.txt"
+  twinstream prepare-data --input="$results/text.txt" --output="$results/text" --tokenizer=bytes &&
+    cat >"$results/job.textproto" <<'JOB'
 name: "gpu_check"
 model { residual: SIAMESE_HYBRID_PRE layers: 4 hidden: 256 heads: 4 ffn: 688 vocabulary: 256 sequence: 256 }
 data { train { path: "text.bin" } }
 optimizer { peak_lr: 1e-3 }
 train { steps: 20 global_batch: 8 microbatch: 2 device: CUDA }
 JOB
-  for _ in $(seq 20); do cat "$bundle/LICENSE"; done >"$results/text.txt"
-  twinstream prepare-data --input="$results/text.txt" --output="$results/text" --tokenizer=bytes
 }
 four_ranks() { # four_ranks PRECISION LAYOUT: against one rank
-  limited 60 mpirun -np 4 --wdir "$results" "$bundle/bin/twinstream" verify job.textproto \
+  [[ -f $results/job.textproto ]] || write_job || return
+  limited mpirun -np 4 --wdir "$results" "$bundle/bin/twinstream" verify job.textproto \
     --override="parallel { $2 } train { precision: $1 }"
 }
 
+# What a step of 1.3B consists of, and of 400M where its heads and products are others.
+timed=(Attention{Forward,Backward}/{1.3B,400M}/BF16
+  Residual{Forward,Backward}/{PRE_NORM/attention,SIAMESE_HYBRID_PRE/{attention,mlp}}/1.3B/BF16
+  SwiGlu{Forward,Backward}/1.3B/BF16 Qkv{Forward,Backward}/plain/1.3B/BF16
+  {AdamW,LogitGradient}/1.3B/BF16 LogitStatistics/1.3B/F32
+  Matmul/{{qkv,up,head_panel}/forward,up/{input,weight}_gradient}/1.3B/BF16 Matmul/up/forward/400M/BF16)
 time_operations() {
-  limited 60 ops_benchmark --device=cuda --benchmark_filter=/1.3B/BF16 --benchmark_min_time=0.02 \
+  limited ops_benchmark --device=cuda --benchmark_min_time=0.02 \
+    --benchmark_filter="^($(IFS='|' && echo "${timed[*]}"))/real_time$" \
     --benchmark_out="$results/operations.json"
 }
-# Steps of these schemes in turn, with the first of these micro-batches for which the card has memory.
-time_steps() { # time_steps NAME SHAPE "SCHEME..." MICROBATCH...
-  local name=$1 shape=$2 batch scheme train variants
-  for batch in "${@:4}"; do
+
+# Micro-batches to try on this card, from the one that should fill its memory.
+microbatches() { # microbatches GIB_OF_STATE GIB_OF_A_SEQUENCE
+  awk -v mib="$free_mib" -v state="$1" -v each="$2" 'BEGIN {
+    most = (mib / 1024 - state) / each
+    for (eighths = 8; eighths > 1; eighths -= eighths > 6 ? 1 : 2) {
+      batch = int(most * eighths / 8)
+      if (batch < 1) batch = 1
+      if (batch != last) print batch
+      last = batch
+    }
+  }'
+}
+# Steps of these schemes in turn, with the first micro-batch for which the card has memory. GiB are those
+# of `twinstream train`'s plan: of a sequence its activations; of the state weights, gradients, moments
+# and scratch, and 3 that CUDA and the measurement of the ceilings take.
+time_steps() { # time_steps GIB_OF_STATE GIB_OF_A_SEQUENCE SHAPE "SCHEME..." FLAG...
+  local batch scheme train variants status
+  for batch in $(microbatches "$1" "$2"); do
     train="train { precision: BF16 global_batch: $batch microbatch: $batch }"
-    variants=()
-    for scheme in $3; do variants+=("$train model { sequence: 2048 residual: $scheme }"); done
+    variants=() status=0
+    for scheme in $4; do variants+=("$train model { sequence: 2048 residual: $scheme }"); done
     echo "micro-batches of $batch:"
-    limited 100 train_benchmark --device=CUDA --shape="$shape" --rounds=5 --steps=3 \
-      --json="$results/$name.json" "${variants[@]}" && return 0
+    limited train_benchmark --device=CUDA --shape="$3" --steps=1 "${@:5}" "${variants[@]}" \
+      >"$results/try.txt" 2>&1 || status=$?
+    cat "$results/try.txt"
+    [[ $status -ne 0 ]] && grep -q 'memory left' "$results/try.txt" || return "$status"
   done
-  return 1
+  skip "the card has no memory for a sequence"
 }
 
 against_torch() {
-  limited 100 python3 "$bundle/compare_torch.py" --program="$bundle/bin/train_benchmark" --device=CUDA \
+  local status=0
+  limited python3 -c 'import torch; assert torch.cuda.is_available()' || status=$?
+  [[ $status -ne 77 ]] || return "$status"
+  [[ $status -eq 0 ]] || { skip "there is no python3 whose torch sees the card" || return; }
+  limited python3 "$bundle/compare_torch.py" --program="$bundle/bin/train_benchmark" --device=CUDA \
     --shapes=1.3B --precisions=BF16 --schemes=PRE_NORM,SIAMESE_HYBRID_PRE --rounds=3 --steps=3 \
     --job='model { sequence: 2048 }' --json="$results/torch.json"
 }
 
-run() { # run NAME COMMAND...: a part of this script, with the results under that name
-  part "$1" "$results/${1// /-}.txt" "${@:2}"
+run() { # run NAME SECONDS COMMAND...: a part of this script, which has so many seconds
+  part_end=$((SECONDS + $2))
+  if ((part_end > deadline)); then part_end=$deadline; fi
+  part_log=$results/${1// /-}.txt
+  part "$1" "$part_log" "${@:3}" || true
 }
 
-if ! run card card; then
+# In the order of what they are worth: even if every test hangs, some benchmarks get their time.
+all_parts() {
+  run "operations" 40 operations
+  run "communicator" 20 communicator
+  run "golden files" 40 training
+  run "four ranks FP32" 25 four_ranks FP32 "tensor: 2 pipeline: 2"
+  run "four ranks BF16" 25 four_ranks BF16 "tensor: 2 data: 2 sequence_parallel: true"
+  run "steps of 1.3B" 60 time_steps 26 2.95 1.3B SIAMESE_HYBRID_PRE \
+    --rounds=4 --json="$results/steps-1.3B.json"
+  run "time of operations" 40 time_operations
+  run "memcheck" 30 sanitized memcheck "$small:$attention"
+  run "racecheck" 30 sanitized racecheck "$racing:$attention"
+  run "profile of 1.3B" 40 time_steps 26 2.95 1.3B SIAMESE_HYBRID_PRE \
+    --rounds=2 --profile="$results/profile.json"
+  run "steps of 400M" 50 time_steps 25 4.7 400M "PRE_NORM SIAMESE_HYBRID_PRE SIAMESE_POST_PRE" \
+    --rounds=4 --json="$results/steps-400M.json"
+  run "two streams and one" 50 time_steps 48 5.9 1.3B "PRE_NORM SIAMESE_HYBRID_PRE" \
+    --rounds=4 --json="$results/streams-1.3B.json"
+  TWINSTREAM_EXHAUSTIVE=1 run "golden files, every layout" 60 training
+  run "against PyTorch" 60 against_torch
+}
+
+part_end=$((deadline < 20 ? deadline : 20))
+if ! card >"$results/card.txt"; then
   echo "gpu_check.sh: nvidia-smi shows no card" >&2
   exit 1
 fi
-if ! loads >"$results/module.txt" 2>&1; then
-  tail -n 3 "$results/module.txt"
-  # What another CUDA than the module's explains.
-  grep -Eq 'a module that fits|the loader does not find|driver for CUDA' "$results/module.txt" || exit 1
-  run "module compiled here" compile_module || exit 1
-fi
-run operations operations || true
-run training training || true
-if command -v compute-sanitizer >/dev/null; then
-  run memcheck sanitized memcheck '*SwiGlu*:*Loss*:*Embedding*:*Moe*:*Route*' || true
-  run racecheck sanitized racecheck '*Loss*:*Embedding*:*Route*' || true
-else
-  skip "memcheck and racecheck" "there is no compute-sanitizer here"
-fi
-if run job write_job; then
-  run "four ranks FP32" four_ranks FP32 "tensor: 2 pipeline: 2" || true
-  run "four ranks BF16" four_ranks BF16 "tensor: 2 data: 2 sequence_parallel: true" || true
-fi
-run "time of operations" time_operations || true
-run "steps of 400M" time_steps steps-400M 400M "PRE_NORM SIAMESE_HYBRID_PRE SIAMESE_POST_PRE" 16 8 4 ||
-  true
-run "steps of 1.3B" time_steps steps-1.3B 1.3B SIAMESE_HYBRID_PRE 8 4 2 1 || true
-run "two streams and one" time_steps streams-1.3B 1.3B "PRE_NORM SIAMESE_HYBRID_PRE" 4 2 1 || true
-
-if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-  run "against PyTorch" against_torch || true
-else
-  skip "against PyTorch" "there is no python3 whose torch sees the card"
-fi
-
-results_json() {
-  local i comma=
-  printf '{"card": "%s", "parts": [' "$(head -n 1 "$results/card.txt")"
-  # shellcheck disable=SC2154 # part.sh's
-  for i in "${!part_names[@]}"; do
-    printf '%s\n  {"part": "%s", "passed": %s}' "$comma" "${part_names[$i]}" \
-      "$([[ ${part_results[$i]} == ok* ]] && echo true || echo false)"
-    comma=,
-  done
-  printf '\n]}\n'
-}
-tables() {
-  head -n 1 "$results/card.txt"
-  tail -n 8 "$results/four-ranks-FP32.txt"
-  for steps in steps-of-400M steps-of-1.3B two-streams-and-one; do
-    echo "$steps, $(grep '^micro-batches' "$results/$steps.txt" | tail -n 1)"
-    grep '^|' "$results/$steps.txt" | sed -E 's/train \{.*residual: ([A-Z_]+) \}/\1/'
-  done
-  grep '^|' "$results/against-PyTorch.txt"
-  awk -F'  +' '/\/1.3B\/BF16/ { print }' "$results/time-of-operations.txt" |
-    sed -E 's|/1.3B/BF16/real_time||; s/ +[0-9.]+ us +[0-9]+ / /' | head -n 30
-  printf '%s\n' "${skipped[@]}"
-} 2>/dev/null
-results_json >"$results/gpu_check.json"
-tables || true
-part_summary
+free_mib=$(sed -n '1s/.*, *\([0-9]*\) MiB$/\1/p' "$results/card.txt")
+run "CUDA backend" 150 backend
+# shellcheck disable=SC2154 # part.sh's
+works=${part_results[0]}
+if [[ $works == ok ]]; then all_parts; fi
+report
+# shellcheck disable=SC2154 # part.sh's
+[[ $works == ok && $part_failures -eq 0 ]]

@@ -2,6 +2,7 @@
 // else happens on the machine meets all of them alike.
 //   train_benchmark --shape=M 'model { residual: PRE_NORM }' 'model { residual: SIAMESE_POST_PRE }'
 //   mpirun -np 2 train_benchmark --shape=S '' 'parallel { tensor: 2 sequence_parallel: true }'
+//   train_benchmark --shape=M --profile=profile.json 'train { precision: BF16 }'
 //   train_benchmark --shape=M --interactive 'train { precision: BF16 }'
 //   train_benchmark --shape=1.3B --device=CUDA 'train { precision: BF16 microbatch: 4 global_batch:
 //   4 }'
@@ -33,9 +34,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "core/op_profile.h"
+#include "core/profiled_device.h"
 #include "launch/exit_code.h"
 #include "launch/host.h"
 #include "launch/job_setup.h"
+#include "launch/profile_report.h"
 #include "launch/runtime.h"
 #include "launch/trainer.h"
 #include "models/context.h"
@@ -44,8 +48,7 @@
 #include "parallel/collectives.h"
 #include "parallel/grid_shape.h"
 #include "parallel/thread_transport.h"
-#include "proto/job.pb.h"
-#include "tests/benchmarks/variant_job.h"
+#include "tests/benchmarks/benchmark_job.h"
 
 ABSL_FLAG(std::string, shape, "M", "tiny, S, M, 124M, 400M or 1.3B");
 ABSL_FLAG(std::string, device, "CPU", "CPU, CUDA or AUTO, for all variants");
@@ -53,6 +56,9 @@ ABSL_FLAG(int, threads, 0, "compute threads of all ranks together; 0: as many as
 ABSL_FLAG(int, rounds, 5, "blocks of steps of each variant");
 ABSL_FLAG(int, steps, 2, "steps of a block");
 ABSL_FLAG(std::string, json, "", "file that the results are written to as well");
+ABSL_FLAG(std::string, profile, "",
+          "one variant: file that rank 0's time per operation is written to as JSON; it is printed "
+          "too, and steps wait for every operation");
 ABSL_FLAG(bool, replay, false,
           "with --device=CUDA: records what the second step of a variant of one rank and without "
           "experts gives the card up to the gradients, and runs that again in each step");
@@ -83,10 +89,15 @@ absl::Status CheckRange(absl::string_view what, int value, int least, int most) 
 }
 
 // A long run's results are not to be lost for want of a place.
-absl::Status CheckWritable(const std::string& path) {
+absl::Status CheckWritable(absl::string_view flag, const std::string& path) {
   if (path.empty() || std::ofstream(path, std::ios::app)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("--json=%s: %s; name a file that can be written", path, strerror(errno)));
+      absl::StrFormat("--%s=%s: %s; name a file that can be written", flag, path, strerror(errno)));
+}
+
+absl::Status WriteTo(absl::string_view flag, const std::string& path, const std::string& text) {
+  if (path.empty() || std::ofstream(path) << text << std::flush) return absl::OkStatus();
+  return absl::InternalError(absl::StrFormat("--%s=%s: %s", flag, path, strerror(errno)));
 }
 
 absl::Status CheckFlags(size_t variants) {
@@ -101,17 +112,28 @@ absl::Status CheckFlags(size_t variants) {
     status.Update(absl::InvalidArgumentError(
         absl::StrFormat("--interactive is for one variant, not for %d", variants)));
   }
+  const bool profile = !absl::GetFlag(FLAGS_profile).empty();
+  if (profile && variants != 1) {
+    status.Update(absl::InvalidArgumentError(
+        absl::StrFormat("--profile is for one variant, not for %d", variants)));
+  }
+  if (profile && absl::GetFlag(FLAGS_replay)) {
+    status.Update(absl::InvalidArgumentError("--profile waits for every operation: no --replay"));
+  }
   return status;
 }
 
 // One way to train, and how long its steps took.
 class Variant {
  public:
-  // Collective. job: of VariantJob(text); threads: of all ranks together.
-  Variant(const std::string& text, JobSpec job, Runtime& runtime, Device& device, int threads)
+  // Collective. job: of BenchmarkJob; threads: of all ranks together; profile: of the device, where
+  // it is a profiled one.
+  Variant(const std::string& text, JobSpec job, Runtime& runtime, Device& device,
+          OpProfile& profile, int threads)
       : text_(text),
         runtime_(runtime),
         device_(device),
+        profile_(profile),
         hub_(1),
         self_(hub_, 0),
         job_(std::move(job)) {
@@ -142,7 +164,9 @@ class Variant {
     Together([&] {
       for (int step = 0; step < steps; ++step) {
         const double start = Now();
+        profile_.BeginStep();
         loss_ = trainer_->Step(batch_, ++update_, 1e-4, false).loss;
+        profile_.EndStep();
         trainer_->parameters();  // waits for what is on its way
         device_.Synchronize();
         if (!alone_) runtime_.world().Barrier();
@@ -198,6 +222,7 @@ class Variant {
   std::string text_;
   Runtime& runtime_;
   Device& device_;
+  OpProfile& profile_;
   ThreadHub hub_;
   ThreadTransport self_;
   JobSpec job_;
@@ -310,35 +335,47 @@ absl::Status RunRounds(Runtime& runtime, std::vector<std::unique_ptr<Variant>>& 
       "the first's |\n|---|---|---|---|---|---|\n");
   Json results = Json::array();
   for (const auto& variant : variants) results.push_back(Print(*variant, *variants[0]));
-  const std::string path = absl::GetFlag(FLAGS_json);
-  if (path.empty() || std::ofstream(path) << results.dump(2) << std::endl) return absl::OkStatus();
-  return absl::InternalError(absl::StrFormat("--json=%s: %s", path, strerror(errno)));
+  return WriteTo("json", absl::GetFlag(FLAGS_json), results.dump(2) + "\n");
 }
 
 absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& texts) {
   if (absl::Status s = CheckFlags(texts.size()); !s.ok()) return s;
+  const std::string shape = absl::GetFlag(FLAGS_shape), device_name = absl::GetFlag(FLAGS_device);
   std::vector<JobSpec> jobs;
   for (const std::string& text : texts) {
-    absl::StatusOr<JobSpec> job = benchmarks::VariantJob(
-        text, {.shape = absl::GetFlag(FLAGS_shape), .device = absl::GetFlag(FLAGS_device)},
-        runtime.size());
+    absl::StatusOr<JobSpec> job =
+        benchmarks::BenchmarkJob({.shape = shape, .device = device_name}, text, runtime.size());
     if (!job.ok()) return job.status();
     jobs.push_back(*std::move(job));
   }
-  const absl::Status writable =
-      runtime.rank() == 0 ? CheckWritable(absl::GetFlag(FLAGS_json)) : absl::OkStatus();
+  const std::string profile_path = absl::GetFlag(FLAGS_profile);
+  absl::Status writable;
+  if (runtime.rank() == 0) {
+    writable = CheckWritable("json", absl::GetFlag(FLAGS_json));
+    writable.Update(CheckWritable("profile", profile_path));
+  }
   if (absl::Status s = AgreeOnStatus(runtime.world(), writable); !s.ok()) return s;
   int threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = omp_get_num_procs();
   jobs[0].mutable_runtime()->set_threads(threads);
-  const absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, jobs[0]);
+  absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, jobs[0]);
   if (!device.ok()) return device.status();
+  OpProfile profile;
+  Ceilings ceilings;
+  if (!profile_path.empty()) {
+    device = MakeProfiledDevice(*std::move(device), profile);
+    ceilings = MeasureCeilings(**device);  // before the model takes the memory
+  }
   std::vector<std::unique_ptr<Variant>> variants;
   for (size_t i = 0; i < texts.size(); ++i) {
-    variants.push_back(std::make_unique<Variant>(texts[i], jobs[i], runtime, **device, threads));
+    variants.push_back(
+        std::make_unique<Variant>(texts[i], jobs[i], runtime, **device, profile, threads));
   }
-  return absl::GetFlag(FLAGS_interactive) ? AnswerLines(runtime, *variants[0])
-                                          : RunRounds(runtime, variants);
+  const absl::Status ran = absl::GetFlag(FLAGS_interactive) ? AnswerLines(runtime, *variants[0])
+                                                            : RunRounds(runtime, variants);
+  if (!ran.ok() || profile_path.empty() || profile.steps() == 0 || runtime.rank() != 0) return ran;
+  std::printf("%s\n", ProfileTable(profile, ceilings).c_str());
+  return WriteTo("profile", profile_path, ProfileJson(profile, ceilings));
 }
 
 int Main(int argc, char** argv) {

@@ -31,6 +31,10 @@ refuses "--json=$folder/no/file: No such file or directory; name a file that can
   --json="$folder/no/file"
 refuses "--json=$folder: Is a directory; name a file that can be written" --json="$folder"
 refuses '--replay is for --device=CUDA, not CPU' --replay
+refuses "--profile=$folder: Is a directory; name a file that can be written" --profile="$folder"
+refuses '--profile is for one variant, not for 2' --profile="$folder/profile.json" '' ''
+refuses '--profile waits for every operation: no --replay' --device=CUDA --replay \
+  --profile="$folder/profile.json"
 refuses '--interactive is for one variant, not for 2' --interactive '' ''
 refuses "'model \{ lyers: 2 \}':1:9: no field \"lyers\" in model; did you mean \"layers\"\?" 'model { lyers: 2 }'
 refuses "'model \{ kv_heads: 3 head_dim: 5 \}' has 2 mistakes:.model.heads = .*.model.head_dim = 5 .*" \
@@ -51,5 +55,20 @@ mpirun -np 2 "$program" --shape=tiny --rounds=1 --steps=1 --json="$folder/report
   [ "$(grep -c '"variant": ' "$folder/report.json")" = 2 ] || {
   echo "FAILED: two variants on two ranks:"
   cat "$output"
+  exit 1
+}
+
+# Two steps to begin with, the first of which a profile forgets, and three more.
+profile=$folder/profile.json
+"$program" --shape=tiny --rounds=3 --steps=1 --profile="$profile" 'train { precision: BF16 }' >"$output" 2>&1 &&
+  grep -q '^Profile of rank 0: 4 steps after the first, .*' "$output" &&
+  python3 - "$profile" <<'PYTHON' || {
+import json, sys
+profile = json.load(open(sys.argv[1]))
+attention = next(row for row in profile["operations"] if row["op"] == "attention forward")
+assert profile["steps"] == 4 and attention["calls"] == 4 * 2 and attention["dtype"] == "BF16", profile
+PYTHON
+  echo "FAILED: --profile has no such rows:"
+  cat "$output" "$profile"
   exit 1
 }

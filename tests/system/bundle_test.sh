@@ -38,6 +38,13 @@ inside "ldd '$bundle'/bin/* | grep '=> /' | grep -v twinstream-bundle | sort -u"
 ! grep -Ev 'lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|cublasLt)\.so' "$output" ||
   fail "libraries of this machine"
 
+# What gpu_check.sh compiles the backend from there is whole: its headers, and those of abseil and NCCL.
+nvcc=$(sed -n 's/^NVCC:FILEPATH=//p' "$deploy/../build/CMakeCache.txt")
+(cd "$bundle" && for source in core/cuda/*.{cu,cc}; do
+  "$nvcc" -M -std=c++20 --expt-relaxed-constexpr -I. -Icore/cuda/native -Iinclude "$source" || exit 1
+done) >"$output" 2>&1 || fail "headers of the backend's sources"
+! tr -s ' ' '\n' <"$output" | grep -E '^/.*(/absl/|nccl)' || fail "headers of this machine"
+
 cat >"$folder/job.textproto" <<'JOB'
 name: "bundle"
 model { residual: SIAMESE_HYBRID_PRE layers: 2 hidden: 32 heads: 2 ffn: 64 vocabulary: 256 sequence: 32 }

@@ -1,4 +1,4 @@
-#include "tests/benchmarks/variant_job.h"
+#include "tests/benchmarks/benchmark_job.h"
 
 #include <algorithm>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "parallel/grid_shape.h"
 #include "proto/job_rules.h"
 #include "proto/job_spec.h"
 #include "proto/job_text.h"
@@ -22,20 +23,20 @@ constexpr const char* kJob = R"(
   model { residual: SIAMESE_HYBRID_PRE } train { steps: 1000000 })";
 
 // The variant merged over the shape's job and this file's.
-absl::StatusOr<JobSpec> MergedJob(const std::string& variant, const VariantOptions& options) {
+absl::StatusOr<JobSpec> MergedJob(const BenchmarkModel& model, const std::string& variant) {
   const absl::Span<const ModelShape> shapes = ModelShapes();
   const auto* const shape =
       std::find_if(shapes.begin(), shapes.end(),
-                   [&](const ModelShape& candidate) { return candidate.name == options.shape; });
+                   [&](const ModelShape& candidate) { return candidate.name == model.shape; });
   if (shape == shapes.end()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--shape=%s is none of %s", options.shape,
+        absl::StrFormat("--shape=%s is none of %s", model.shape,
                         absl::StrJoin(shapes, ", ", [](std::string* out, const ModelShape& known) {
                           absl::StrAppend(out, known.name);
                         })));
   }
   JobSpec job;
-  const std::string device = absl::StrCat("train { device: ", options.device, " }");
+  const std::string device = absl::StrCat("train { device: ", model.device, " }");
   for (const std::string& text : {std::string(kJob), std::string(shape->job), variant, device}) {
     const absl::StatusOr<JobSpec> part = ParseJobText(text, absl::StrCat("'", text, "'"));
     if (!part.ok()) return part.status();
@@ -50,9 +51,9 @@ absl::StatusOr<JobSpec> MergedJob(const std::string& variant, const VariantOptio
 
 }  // namespace
 
-absl::StatusOr<JobSpec> VariantJob(const std::string& variant, const VariantOptions& options,
-                                   int all_ranks) {
-  const absl::StatusOr<JobSpec> job = MergedJob(variant, options);
+absl::StatusOr<JobSpec> BenchmarkJob(const BenchmarkModel& model, const std::string& variant,
+                                     int all_ranks) {
+  const absl::StatusOr<JobSpec> job = MergedJob(model, variant);
   if (!job.ok()) return job;
   const ParallelSpec& parallel = job->parallel();
   const bool alone = Product({parallel.tensor(), parallel.pipeline(), parallel.context(),

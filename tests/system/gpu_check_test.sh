@@ -1,0 +1,230 @@
+#!/bin/bash
+# deploy/gpu_check.sh on a machine without a card: a bundle of stubs, whose benchmarks are the real ones
+# on the CPU. Table, JSON, exit code, time limits, what is skipped, a module that is compiled there, a
+# second run.
+# Usage: gpu_check_test.sh FOLDER_OF_THE_TEST_PROGRAMS
+set -u
+programs=$(realpath "$1")
+deploy=$(realpath "$(dirname "$0")/../../deploy")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+bundle="$folder/a bundle" tools=$folder/tools results=$folder/results
+output=$folder/output
+export FAKE=$folder/fake # what the stubs are told, and what they tell
+mkdir -p "$bundle"/{bin,core/cuda} "$tools" "$FAKE"
+
+fail() { # fail MESSAGE
+  echo "FAILED: $*. The output:"
+  sed 's/^/    /' "$output"
+  exit 1
+}
+
+stub() { # stub FOLDER/NAME: with the standard input as its code
+  { echo '#!/bin/bash' && cat; } >"$1" && chmod +x "$1"
+}
+
+# A stub that finds a file FAKE/hangs-WHAT hangs, with FAKE/fails-WHAT it fails.
+cat >"$FAKE/mood" <<'STUB'
+mood() { # mood WHAT
+  if [ -e "$FAKE/hangs-$1" ]; then echo $$ >"$FAKE/hanging" && sleep 300; fi
+  if [ -e "$FAKE/fails-$1" ]; then echo "[  FAILED  ] of $1" && exit 1; fi
+}
+STUB
+stub "$tools/nvidia-smi" <<'STUB'
+echo "NVIDIA \"H100\" 80GB HBM3, 9.0, 580.65.06, 81559 MiB, 80900 MiB"
+STUB
+stub "$tools/python3" <<'STUB'
+[ -e "$FAKE/torch" ] || exit 1
+for i in $(seq 80); do echo "| row $i |"; done
+STUB
+stub "$tools/nvcc" <<'STUB'
+echo "nvcc $*" >>"$FAKE/nvcc.calls"
+while [ "$1" != -o ]; do shift; done
+cp "$FAKE/compiled" "$2"
+STUB
+stub "$bundle/bin/cuda_device_test" <<'STUB'
+. "$FAKE/mood"
+module=$(<"$(dirname "$0")/twinstream_cuda.so")
+case "$*" in
+  *NoSuchTest*)
+    [ "$module" = fits ] && exit
+    echo "SKIPPED: nothing is tested on a card: train.device = CUDA needs a module that fits this program"
+    exit 77 ;;
+  *-DeviceTraining*) mood operations ;;
+  *DeviceTraining*) mood training ;;
+esac
+STUB
+stub "$bundle/bin/backends_test" <<'STUB'
+. "$FAKE/mood"
+mood communicator
+[ ! -e "$FAKE/no-card" ] || { echo "SKIPPED: no card" && exit; }
+echo "ranks on several cards need NCCL, and the loader says \"libnccl.so.2: cannot open\""
+exit 134
+STUB
+stub "$bundle/bin/mpirun" <<'STUB'
+echo "loss                             3.63e-08     1.00e-05  ok"
+STUB
+stub "$bundle/bin/train_benchmark" <<STUB
+batch=\$(sed -E 's/.* microbatch: ([0-9]+).*/\1/' <<<"\$*")
+if [ "\$batch" -gt \$(cat "\$FAKE/most_batch") ]; then
+  echo "card 0 has no 1073741824 bytes of memory left (512 of its 85899345920 bytes are free): use more ranks"
+  exit 1
+fi
+arguments=()
+for argument; do
+  case \$argument in
+    --device=*) argument=--device=CPU ;;
+    --shape=*) argument=--shape=tiny ;;
+    --rounds=*) argument=--rounds=1 ;;
+    train*) argument=\$(sed 's/batch: [0-9]*/batch: 2/g; s/sequence: 2048/sequence: 32/' <<<"\$argument") ;;
+  esac
+  arguments+=("\$argument")
+done
+OMP_NUM_THREADS=1 exec "$programs/train_benchmark" "\${arguments[@]}"
+STUB
+stub "$bundle/bin/ops_benchmark" <<STUB
+arguments=()
+for argument; do
+  case \$argument in
+    --benchmark_filter=*)
+      echo "\${argument#*=}" >"\$FAKE/filter"
+      argument=\$(sed 's/1\.3B/tiny/g' <<<"\$argument") ;;
+    --benchmark_out=*) out=\${argument#*=} ;;
+    --device=*) argument=--device=cpu ;;
+  esac
+  arguments+=("\$argument")
+done
+"$programs/ops_benchmark" "\${arguments[@]}" --benchmark_min_time=0.001 && sed -i 's|/tiny/|/1.3B/|' "\$out"
+STUB
+ln -s "$programs/../twinstream" "$bundle/bin/twinstream"
+cp "$deploy"/gpu_{check,report}.sh "$deploy/part.sh" "$deploy/../LICENSE" "$bundle/"
+touch "$bundle/core/cuda"/{attention.cu,device.cc} "$bundle/compare_torch.py"
+echo 2.0 >"$bundle/glibc"
+echo "PATH='$bundle/bin':\$PATH LD_LIBRARY_PATH=" >"$bundle/env.sh"
+echo fits >"$bundle/bin/twinstream_cuda.so"
+echo 1000 >"$FAKE/most_batch"
+
+check() { # check EXIT_CODE MOST_SECONDS [VARIABLE=VALUE...]: the script's exit code, and that of its files
+  local begin=$SECONDS got=0
+  env PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" "${@:3}" \
+    bash "$bundle/gpu_check.sh" "$bundle" "$results" >"$output" 2>&1 || got=$?
+  [ "$got" = "$1" ] || fail "exit code $got instead of $1"
+  [ $((SECONDS - begin)) -le "$2" ] || fail "$((SECONDS - begin)) s instead of $2 at most"
+  local table=$results/latest/table.txt lines
+  lines=$(wc -l <"$table") || fail "there is no table"
+  [ "$lines" -le 60 ] || fail "a table of $lines lines"
+  tail -n "$lines" "$output" | cmp - "$table" || fail "the table is not last"
+  python3 - "$results/latest" <<'PYTHON' || fail "table and JSON differ"
+import json, re, sys
+report = json.load(open(sys.argv[1] + "/gpu_check.json"))
+table = open(sys.argv[1] + "/table.txt").read().splitlines()
+assert report["card"] == table[0] == 'NVIDIA "H100" 80GB HBM3, 9.0, 580.65.06, 81559 MiB, 80900 MiB', table[0]
+rows = [re.match(r"(.{28}) (ok|FAILED|SKIPPED) +(\d+) s *(.*)", line) for line in table]
+rows = [(m[1].strip(), m[2], int(m[3]), m[4]) for m in rows if m]
+assert rows == [(p["part"], p["result"], p["seconds"], p["note"]) for p in report["parts"]], rows
+operations = [line.split() for line in table if "/BF16 " in line or "/F32 " in line]
+for row, json_row in zip(operations, report["operations"]):
+    assert [row[0], *map(float, row[1:5]), row[5]] == list(json_row.values()), (row, json_row)
+assert len(operations) == len(report["operations"]) or len(table) == 60, operations
+steps = [step for key in ("steps_1.3B", "steps_400M", "two_streams_and_one") for step in report.get(key, [])]
+shown = [re.search(r"x \d+ ([A-Z_]+) \|", line)[1] for line in table if re.search(r"x \d+ [A-Z_]+ \|", line)]
+assert shown == [step["scheme"] for step in steps], shown
+PYTHON
+}
+says() { # says PATTERN: a line of the table matches
+  grep -Eq -- "$1" "$results/latest/table.txt" || fail "no line in the table like: $1"
+}
+gone() { # gone: what hung is no longer there
+  ! kill -0 "$(cat "$FAKE/hanging")" 2>/dev/null || fail "a process is left"
+}
+
+# One part fails, one hangs until its limit, two cannot be done; memory is less than it seems.
+touch "$FAKE"/{fails-operations,hangs-communicator}
+echo 15 >"$FAKE/most_batch"
+check 1 120
+gone
+says '^operations +FAILED +[0-9]+ s +/.*/latest/operations.txt$'
+says '^communicator +FAILED +2[0-2] s '
+says '^memcheck +SKIPPED +0 s +there is no compute-sanitizer here$'
+says '^against PyTorch +SKIPPED +0 s +there is no python3 whose torch sees the card$'
+says '^profile of 1.3B +ok '
+says '^2 failed$'
+says '^\| 1.3B x 15 SIAMESE_HYBRID_PRE \| '
+says '^\| 400M x [0-9]+ SIAMESE_POST_PRE \| '
+says '^\| 1.3B x 5 PRE_NORM \| '
+for operation in Attention{Forward,Backward} Residual{Forward,Backward}/{PRE_NORM/attention,SIAMESE_HYBRID_PRE/mlp} \
+  SwiGlu{Forward,Backward} QkvForward/plain AdamW LogitGradient Matmul/up/weight_gradient; do
+  says "^$operation/1.3B/BF16 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ G(B|FLOP)/s\$"
+done
+says '^LogitStatistics/1.3B/F32 '
+[ "$(grep -A 3 -c '^step of 1.3B, furthest' "$results/latest/table.txt")" = 1 ] || fail "no rows of the profile"
+grep -q '"profile_1.3B": {"rank": 0, "steps": 2' "$results/latest/gpu_check.json" || fail "no profile in the JSON"
+
+# Its names are those of programs of this build.
+listed=$("$programs/ops_benchmark" --benchmark_list_tests --benchmark_filter="$(cat "$FAKE/filter")" | wc -l)
+[ "$listed" = "$(tr '|' '\n' <"$FAKE/filter" | wc -l)" ] || fail "$listed operations of $(cat "$FAKE/filter")"
+
+# A second run, where nothing fails and torch has more rows than there is room for.
+rm "$FAKE"/{fails,hangs}-*
+touch "$FAKE/torch" "$results/latest/old"
+stub "$tools/compute-sanitizer" <<'STUB'
+echo "$*" >>"$FAKE/sanitized"
+STUB
+check 0 120
+says '^communicator +SKIPPED +0 s +the loader finds no libnccl.so.2$'
+says '^against PyTorch +ok '
+says '^\| row 2 \|$'
+[ ! -e "$results/latest/old" ] || fail "results of two runs are mixed"
+for filter in $(sed 's/.*--gtest_filter=//' "$FAKE/sanitized" | tr ':' '\n' | sort -u); do
+  "$programs/emulated_device_test" --gtest_list_tests --gtest_filter="$filter" | grep -q '^  ' ||
+    fail "no test is a $filter"
+done
+for tool in memcheck racecheck; do
+  grep -q -- "--tool $tool .*CpuAttention.*ResidualTest\|--tool $tool .*ResidualTest.*CpuAttention" "$FAKE/sanitized" ||
+    fail "$tool does not see attention and residual sites"
+done
+
+# A card that is lost: tests that skip themselves do not pass.
+touch "$FAKE"/{no-card,hangs-training}
+check 1 20 GPU_CHECK_SECONDS=4
+says '^communicator +FAILED '
+rm "$FAKE"/{no-card,hangs-training}
+
+# Another CUDA: the module is compiled there, once. The time ends in the operations that come then.
+touch "$FAKE/hangs-operations"
+echo other >"$bundle/bin/twinstream_cuda.so"
+echo fits >"$FAKE/compiled"
+for _ in 1 2; do
+  check 0 13 GPU_CHECK_SECONDS=6
+  gone
+  says '^CUDA backend +ok '
+  [ "$(grep -c SKIPPED "$results/latest/table.txt")" = 14 ] || fail "not all the others are skipped"
+  says '^operations +SKIPPED +[0-9]+ s +out of time$'
+  says '^against PyTorch +SKIPPED +0 s +out of time$'
+done
+[ "$(cat "$bundle/bin/twinstream_cuda.so")" = fits ] || fail "the compiled module is not in its place"
+[ "$(grep -c -- ' -c ' "$FAKE/nvcc.calls")" = 2 ] || fail "not two compilations of two sources"
+grep -q -- "-Xcompiler=-fPIC -I$bundle .* -c $bundle/core/cuda/attention.cu -o " "$FAKE/nvcc.calls" || fail "another command"
+
+# One that does not fit either: the one that came along is back.
+echo other >"$bundle/bin/twinstream_cuda.so"
+echo neither >"$FAKE/compiled"
+check 1 10
+says '^CUDA backend +FAILED '
+[ "$(grep -c SKIPPED "$results/latest/table.txt")" = 0 ] || fail "there is more than one part"
+[ "$(cat "$bundle/bin/twinstream_cuda.so")" = other ] || fail "the shipped module is not back"
+
+# Stopped, it leaves nothing behind.
+echo fits >"$bundle/bin/twinstream_cuda.so"
+rm "$FAKE/hanging"
+env PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" bash "$bundle/gpu_check.sh" "$bundle" "$results" >"$output" 2>&1 &
+script=$!
+for _ in $(seq 100); do [ ! -e "$FAKE/hanging" ] && sleep 0.1; done
+kill "$script"
+wait "$script" && fail "a stopped script ends with 0"
+sleep 0.2
+gone
+
+GPU_CHECK_SECONDS=soon bash "$bundle/gpu_check.sh" >"$output" 2>&1
+[ "$?" = 2 ] || fail "a time of no number passes"
+grep -q '^gpu_check.sh: GPU_CHECK_SECONDS=soon is no number' "$output" || fail "the time is not named"
