@@ -142,12 +142,18 @@ void CheckLogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor l
         lse.shape(), logits.shape());
 }
 
-void CheckAdamW(Tensor weight, Tensor m, Tensor v, Tensor gradient, Tensor rounded) {
-  const int64_t elements = weight.elements();
-  Check(m.elements() == elements && v.elements() == elements && gradient.elements() == elements &&
-            (!rounded || rounded.elements() == elements),
-        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", weight.shape(), m.shape(),
-        v.shape(), gradient.shape(), rounded.shape());
+void CheckAdamW(const AdamWItem& item) {
+  const int64_t elements = item.weight.elements();
+  Check(item.m.elements() == elements && item.v.elements() == elements &&
+            item.gradient.elements() == elements &&
+            (!item.rounded || item.rounded.elements() == elements),
+        "AdamW of weight %s, m %s, v %s, gradient %s, rounded %s", item.weight.shape(),
+        item.m.shape(), item.v.shape(), item.gradient.shape(), item.rounded.shape());
+}
+
+void CheckSumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) {
+  Check(sums.elements() == static_cast<int64_t>(tensors.size()), "sums %s of squares of %d tensors",
+        sums.shape(), tensors.size());
 }
 
 void CheckAdd(Tensor out, Tensor a) {

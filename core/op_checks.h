@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "core/ops.h"
 
 namespace twinstream {
@@ -38,7 +39,8 @@ void CheckLogitStatistics(Tensor statistics, Tensor logits, Tensor targets);
 void CheckMergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered, Tensor targets);
 void CheckLogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse);
 
-void CheckAdamW(Tensor weight, Tensor m, Tensor v, Tensor gradient, Tensor rounded);
+void CheckAdamW(const AdamWItem& item);
+void CheckSumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors);
 
 void CheckAdd(Tensor out, Tensor a);
 void CheckCast(Tensor out, Tensor in);

@@ -12,6 +12,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "absl/types/span.h"
 #include "core/tensor.h"
 
 namespace twinstream {
@@ -164,9 +165,17 @@ struct TokenLossScales {
 };
 
 struct AdamWOptions {
-  float learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  float learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0;
   float bias_correction1 = 1, bias_correction2 = 1;  // 1 - beta^updates
   float gradient_scale = 1;                          // clipping factor
+};
+
+// What AdamW does with one weight: tensors of the same element count, any shapes.
+struct AdamWItem {
+  Tensor weight, m, v;  // in place
+  Tensor gradient;
+  Tensor rounded;  // bf16, written: the new weight; absent where nobody computes in bf16
+  float weight_decay = 0;
 };
 
 class Ops {
@@ -258,13 +267,12 @@ class Ops {
   virtual void LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
                              int64_t begin, TokenLossScales scales) const = 0;
 
-  // AdamW in PyTorch's order: weight, m, v in place; same element count, any
-  // shapes. rounded: bf16, written: the new weight; absent where nobody computes in bf16.
-  virtual void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
-                     Tensor gradient, Tensor rounded) const = 0;
+  // AdamW in PyTorch's order. Together or in several calls, every item gets the same bits.
+  virtual void AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items) const = 0;
 
-  // sum: [1] f64 <- sum of squares, the same bits on any number of threads.
-  virtual void SumOfSquares(Tensor sum, Tensor values) const = 0;
+  // sums: [tensors] f64 <- of each tensor its sum of squares: the same bits on any number of
+  // threads, and whatever other tensors are in the call.
+  virtual void SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) const = 0;
 
   virtual void Add(Tensor out, Tensor a) const = 0;        // out += a; of one dtype
   virtual void Cast(Tensor out, Tensor in) const = 0;      // out = in: float32 or bf16, to nearest

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "core/ops.h"
 
 namespace twinstream {
@@ -247,14 +248,17 @@ class ProfiledOps final : public Ops {
          [&] { ops_.LogitGradient(gradient, logits, targets, lse, begin, scales); });
   }
 
-  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
-             Tensor rounded) const override {
-    Time({"adamw", weight.dtype()}, Traffic({weight, weight, m, m, v, v, gradient, rounded}),
-         [&] { ops_.AdamW(options, weight, m, v, gradient, rounded); });
+  void AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items) const override {
+    OpWork work;
+    for (const AdamWItem& i : items) {
+      work.bytes += Traffic({i.weight, i.weight, i.m, i.m, i.v, i.v, i.gradient, i.rounded}).bytes;
+    }
+    Time({"adamw"}, work, [&] { ops_.AdamW(options, items); });
   }
-  void SumOfSquares(Tensor sum, Tensor values) const override {
-    Time({"sum of squares", values.dtype()}, Traffic({values, sum}),
-         [&] { ops_.SumOfSquares(sum, values); });
+  void SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) const override {
+    OpWork work = Traffic({sums});
+    for (const Tensor& tensor : tensors) work.bytes += BytesOf(tensor);
+    Time({"sums of squares"}, work, [&] { ops_.SumsOfSquares(sums, tensors); });
   }
 
   void Add(Tensor out, Tensor a) const override {

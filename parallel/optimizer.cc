@@ -6,7 +6,6 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "core/ops.h"
 #include "parallel/collectives.h"
 
 namespace twinstream {
@@ -83,6 +82,7 @@ Optimizer::Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& para
     }
     shards_.push_back(std::move(part));
   }
+  updates_.reserve(shards_.size());
   communication_.Reserve(2 * parameters.size());  // a step's gathers and the next one's reductions
 }
 
@@ -127,7 +127,9 @@ void Optimizer::Materialize() {
                        ? state[2]
                        : shard.parameter->value.Rows(shard.updated.begin, shard.updated.end);
     next += BytesFor(specs);
-    for (const Piece& piece : GradientPiecesOf(shard)) shard.counted.push_back(piece.data);
+    const std::vector<Piece> counted = GradientPiecesOf(shard);
+    for (const Piece& piece : counted) counted_.push_back(piece.data);
+    shard.counted = counted.size();
   }
   buffers_ = Storage(device_, buffer_bytes());
   const std::vector<Tensor> buffers = TensorsIn(buffers_.data(), BufferSpecs());
@@ -250,28 +252,34 @@ double Optimizer::GradientNorm() {
           shard.parameter->spec.name);
     shard.reducing = false;
   }
-  int64_t counted = 0;
-  for (const Shard& shard : shards_) {
-    for (const Tensor gradient : shard.counted) {
-      device_.ops().SumOfSquares(squares_.Rows(counted, counted + 1), gradient);
-      ++counted;
-    }
-  }
-  device_.CopyOut(own_squares_.data(), squares_.Rows(0, counted));
+  const Tensor squares = squares_.Rows(0, static_cast<int64_t>(counted_.size()));
+  device_.ops().SumsOfSquares(squares, counted_);
+  device_.CopyOut(own_squares_.data(), squares);
   std::fill(model_squares_.begin(), model_squares_.end(), 0.0);
   auto square = own_squares_.begin();
   for (const Shard& shard : shards_) {
     double& of_parameter = model_squares_[static_cast<size_t>(shard.model_index)];
-    for (size_t i = 0; i < shard.counted.size(); ++i) of_parameter += *square++;
+    for (size_t i = 0; i < shard.counted; ++i) of_parameter += *square++;
   }
   AllReduceValues(grid().world(), absl::MakeSpan(model_squares_), Reduction::kSum);
   return std::sqrt(std::accumulate(model_squares_.begin(), model_squares_.end(), 0.0));
 }
 
+AdamWItem Optimizer::UpdateOf(const Shard& shard) const {
+  const Parameter& parameter = *shard.parameter;
+  const auto [begin, end] = shard.updated;
+  return {.weight = shard.master,
+          .m = shard.m,
+          .v = shard.v,
+          .gradient = parameter.gradient.Rows(begin, end),
+          .rounded = HoldsMaster(shard) ? parameter.value.Rows(begin, end) : Tensor(),
+          .weight_decay = WeightDecayOf(spec_, parameter.spec.decay)};
+}
+
 void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm) {
   ActivityScope doing("optimizer step", update);
   const double clip = spec_.clip_norm();
-  AdamWOptions options = {
+  const AdamWOptions options = {
       .learning_rate = static_cast<float>(learning_rate),
       .beta1 = static_cast<float>(spec_.beta1()),
       .beta2 = static_cast<float>(spec_.beta2()),
@@ -282,22 +290,19 @@ void Optimizer::Step(int64_t update, double learning_rate, double gradient_norm)
           static_cast<float>(1 - std::pow(spec_.beta2(), static_cast<double>(update))),
       .gradient_scale =
           clip > 0 ? static_cast<float>(std::min(1.0, clip / (gradient_norm + 1e-6))) : 1.0F};
-  Range run = {0, 0};  // updated, not yet posted
-  int64_t bytes = 0;   // of it
-  for (Shard& shard : shards_) {
-    const Parameter& parameter = *shard.parameter;
-    options.weight_decay = WeightDecayOf(spec_, parameter.spec.decay);
-    const Range rows = shard.updated;
-    device_.ops().AdamW(options, shard.master, shard.m, shard.v,
-                        parameter.gradient.Rows(rows.begin, rows.end),
-                        HoldsMaster(shard) ? parameter.value.Rows(rows.begin, rows.end) : Tensor());
+  Range run = {0, 0};  // updated and gathered together
+  int64_t bytes = 0;   // that are gathered of it
+  for (const Shard& shard : shards_) {
+    updates_.push_back(UpdateOf(shard));
     ++run.end;
-    bytes += IsGathered(shard) ? parameter.value.bytes() : 0;
-    const bool is_last = run.end == static_cast<int64_t>(shards_.size());
-    if (bytes == 0 || (bytes < kGatheredTogether && !is_last)) continue;
-    const CommunicationThread::Number number =
-        communication_.Post("gathering of values", gather_, run);
-    ForEach(shards_, run, [number](Shard& gathered) { gathered.gathered = number; });
+    bytes += IsGathered(shard) ? shard.parameter->value.bytes() : 0;
+    if (bytes < kGatheredTogether && run.end < static_cast<int64_t>(shards_.size())) continue;
+    device_.ops().AdamW(options, updates_);
+    updates_.clear();
+    if (bytes > 0) {
+      const auto number = communication_.Post("gathering of values", gather_, run);
+      ForEach(shards_, run, [number](Shard& gathered) { gathered.gathered = number; });
+    }
     run.begin = run.end;
     bytes = 0;
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/device.h"
+#include "core/ops.h"
 #include "parallel/communication_thread.h"
 #include "parallel/parameter_store.h"
 #include "proto/job.pb.h"
@@ -80,15 +81,16 @@ class Optimizer {
     Range rows;           // this rank's part of the local rows
     Range updated;        // rows that this rank updates: `rows`, or all of them
     Communicator* replicas;
-    std::vector<int64_t> counts;  // elements of every replica's part
-    Tensor m, v, master;          // of `updated`
-    std::vector<Tensor> counted;  // gradients of `rows` that the norm counts on this rank
-    bool reducing = false;        // started in the step under way
+    std::vector<int64_t> counts;               // elements of every replica's part
+    Tensor m, v, master;                       // of `updated`
+    size_t counted = 0;                        // how many of counted_ are its
+    bool reducing = false;                     // started in the step under way
     CommunicationThread::Number gathered = 0;  // what brings the values of the last Step
   };
 
   static std::vector<Piece> GradientPiecesOf(const Shard& shard);
   bool HoldsMaster(const Shard& shard) const;
+  AdamWItem UpdateOf(const Shard& shard) const;
   std::vector<TensorSpec> StateSpecs(const Shard& shard) const;
   std::vector<TensorSpec> BufferSpecs() const;
   const ProcessGrid& grid() const { return communication_.grid(); }
@@ -109,7 +111,9 @@ class Optimizer {
   CommunicationThread& communication_;
   Device& device_;
   int64_t model_parameters_;
-  std::vector<Shard> shards_;  // [index in the ParameterStore]
+  std::vector<Shard> shards_;       // [index in the ParameterStore]
+  std::vector<AdamWItem> updates_;  // of shards that Step updates together
+  std::vector<Tensor> counted_;     // gradients that the norm counts on this rank, shard by shard
   // What is posted.
   const CommunicationThread::Operation reduce_, gather_;
   Storage state_, buffers_;

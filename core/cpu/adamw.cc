@@ -22,19 +22,18 @@ struct RoundedCopy {
 //   g = gradient_scale gradient,  m <- beta1 m + (1 - beta1) g,  v <- beta2 v + (1 - beta2) g^2
 //   w <- w (1 - lr wd) - lr (m / correction1) / (sqrt(v / correction2) + eps)
 template <class Copy>
-void Update(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
-            Copy copy) {
+void Update(const AdamWOptions& options, const AdamWItem& item, Copy copy) {
   const double rate = options.learning_rate;
-  const float decay = static_cast<float>(1 - rate * options.weight_decay);
+  const float decay = static_cast<float>(1 - rate * item.weight_decay);
   const float step = static_cast<float>(rate / options.bias_correction1);
   const float root =
       static_cast<float>(1 / std::sqrt(static_cast<double>(options.bias_correction2)));
   const float beta1 = options.beta1, beta2 = options.beta2;
   const float scale = options.gradient_scale, eps = options.eps;
-  float *const weights = weight.As<float>(), *const first = m.As<float>(),
-               *const second = v.As<float>();
-  const float* const gradients = gradient.As<float>();
-  ParallelRows(weight.elements(), GrainFor(4), [=](int64_t begin, int64_t end) {
+  float *const weights = item.weight.As<float>(), *const first = item.m.As<float>(),
+               *const second = item.v.As<float>();
+  const float* const gradients = item.gradient.As<float>();
+  ParallelRows(item.weight.elements(), GrainFor(4), [=](int64_t begin, int64_t end) {
     VectorLoop(end - begin, [=](int64_t k) {
       const int64_t i = begin + k;
       const float g = scale * gradients[i];
@@ -51,13 +50,14 @@ void Update(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tens
 
 }  // namespace
 
-void CpuOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
-                   Tensor rounded) const {
-  CheckAdamW(weight, m, v, gradient, rounded);
-  if (rounded) {
-    Update(options, weight, m, v, gradient, RoundedCopy{rounded.As<BFloat16>()});
-  } else {
-    Update(options, weight, m, v, gradient, NoCopy());
+void CpuOps::AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items) const {
+  for (const AdamWItem& item : items) {
+    CheckAdamW(item);
+    if (item.rounded) {
+      Update(options, item, RoundedCopy{item.rounded.As<BFloat16>()});
+    } else {
+      Update(options, item, NoCopy());
+    }
   }
 }
 

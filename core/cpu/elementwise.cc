@@ -34,6 +34,27 @@ void CastAs(Tensor out, Tensor in) {
   });
 }
 
+// The sums of blocks of a fixed size, added in order: no bit depends on which thread took a block.
+double SumOfSquares(Tensor values) {
+  constexpr int64_t kBlock = 16384;  // elements
+  const int64_t elements = values.elements();
+  const int64_t blocks = (elements + kBlock - 1) / kBlock;
+  const float* const data = values.As<float>();
+  thread_local std::vector<double> block_sums;  // grows to the largest tensor's blocks, and stays
+  block_sums.resize(std::max(block_sums.size(), static_cast<size_t>(blocks)));
+  double* const sums = block_sums.data();
+  ParallelRows(blocks, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const float* const v = data + block * kBlock;
+      sums[block] = VectorSum(std::min(kBlock, elements - block * kBlock),
+                              [=](int64_t i) { return static_cast<double>(v[i]) * v[i]; });
+    }
+  });
+  double total = 0;
+  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
+  return total;
+}
+
 }  // namespace
 
 void CpuOps::Add(Tensor out, Tensor a) const {
@@ -63,25 +84,10 @@ void CpuOps::Zero(Tensor out) const {
   });
 }
 
-// The sums of blocks of a fixed size, added in order: no bit depends on which thread took a block.
-void CpuOps::SumOfSquares(Tensor sum, Tensor values) const {
-  constexpr int64_t kBlock = 16384;  // elements
-  const int64_t elements = values.elements();
-  const int64_t blocks = (elements + kBlock - 1) / kBlock;
-  const float* const data = values.As<float>();
-  thread_local std::vector<double> block_sums;  // grows to the largest tensor's blocks, and stays
-  block_sums.resize(std::max(block_sums.size(), static_cast<size_t>(blocks)));
-  double* const sums = block_sums.data();
-  ParallelRows(blocks, 1, [=](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const float* const v = data + block * kBlock;
-      sums[block] = VectorSum(std::min(kBlock, elements - block * kBlock),
-                              [=](int64_t i) { return static_cast<double>(v[i]) * v[i]; });
-    }
-  });
-  double total = 0;
-  for (int64_t block = 0; block < blocks; ++block) total += sums[block];
-  *sum.As<double>() = total;
+void CpuOps::SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) const {
+  CheckSumsOfSquares(sums, tensors);
+  double* sum = sums.As<double>();
+  for (const Tensor& values : tensors) *sum++ = SumOfSquares(values);
 }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

@@ -49,9 +49,8 @@ class CpuOps final : public Ops {
                             Tensor targets) const override;
   void LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse, int64_t begin,
                      TokenLossScales scales) const override;
-  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
-             Tensor rounded) const override;
-  void SumOfSquares(Tensor sum, Tensor values) const override;
+  void AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items) const override;
+  void SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) const override;
   void Add(Tensor out, Tensor a) const override;
   void Cast(Tensor out, Tensor in) const override;
   void Scale(Tensor out, float factor) const override;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -22,7 +23,7 @@ Tensor TensorOf(std::vector<T>& values) {
 
 double SumOfSquares(std::vector<float>& values) {
   std::vector<double> sum = {-1};
-  testing::TestedOps().SumOfSquares(TensorOf(sum), TensorOf(values));
+  testing::TestedOps().SumsOfSquares(TensorOf(sum), {TensorOf(values)});
   return sum[0];
 }
 
@@ -128,8 +129,32 @@ TEST(SumOfSquaresTest, NoBitDependsOnThreadsOrPlace) {
   std::vector<float> shifted(values.size() + 3);
   std::copy(values.begin(), values.end(), shifted.begin() + 3);
   std::vector<double> sum(1);
-  testing::TestedOps().SumOfSquares(TensorOf(sum), TensorOf(shifted).Rows(3, kElements + 3));
+  testing::TestedOps().SumsOfSquares(TensorOf(sum), {TensorOf(shifted).Rows(3, kElements + 3)});
   EXPECT_EQ(sum[0], one);
+}
+
+// More than one grid of a card takes: empty ones, one and several blocks, parts of packs, and one
+// of more elements than its blocks take at a time.
+TEST(SumsOfSquaresTest, ManyTensorsTogetherHaveTheSumsOfEachAlone) {
+  constexpr size_t kTensors = 300, kLargest = 7;
+  std::vector<std::vector<float>> values;
+  std::vector<Tensor> tensors;
+  for (uint32_t i = 0; i < kTensors; ++i) {
+    constexpr int64_t kSizes[] = {5, 4096, 0, 1, 9001, 4, 1023, 0, 3, 4097};
+    values.push_back(testing::RandomFloats(
+        i == kLargest ? (1 << 22) + 4101 : kSizes[i % std::size(kSizes)], i + 1));
+  }
+  for (std::vector<float>& tensor : values) tensors.push_back(TensorOf(tensor));
+  std::vector<double> sums(kTensors + 1, -1);
+  testing::TestedOps().SumsOfSquares(TensorOf(sums).Rows(0, kTensors), tensors);
+  for (size_t i = 0; i < kTensors; ++i) {
+    EXPECT_EQ(sums[i], SumOfSquares(values[i])) << i;
+    long double expected = 0;
+    for (float v : values[i]) expected += static_cast<long double>(v) * v;
+    EXPECT_NEAR(sums[i], static_cast<double>(expected), 1e-13 * static_cast<double>(expected)) << i;
+  }
+  EXPECT_EQ(sums[kTensors], -1);
+  testing::TestedOps().SumsOfSquares(TensorOf(sums).Rows(0, 0), {});
 }
 
 }  // namespace

@@ -59,6 +59,8 @@ class ProfiledDeviceTest : public ::testing::Test {
   const RoutingTensors routing_ = {.probabilities = Make({2, 3})};
   const RouterLossScales router_scales_;
   const AdamWOptions adamw_;
+  const std::vector<AdamWItem> adamw_items_ = {{.weight = Make({3})}};
+  const std::vector<Tensor> squared_ = {Make({3}), Make({5})};
 };
 
 // One call of each, with arguments that all differ.
@@ -94,8 +96,8 @@ std::vector<std::function<void(const Ops&)>> ProfiledDeviceTest::EveryOperation(
       [=](const Ops& o) { o.LogitStatistics(a, b, c, 7); },
       [=](const Ops& o) { o.MergeLogitStatistics(a, b, c, d); },
       [=](const Ops& o) { o.LogitGradient(a, b, c, d, 7, {.z_loss = 0.25F, .total = 0.5F}); },
-      [=, this](const Ops& o) { o.AdamW(adamw_, a, b, c, d, e); },
-      [=](const Ops& o) { o.SumOfSquares(a, b); },
+      [this](const Ops& o) { o.AdamW(adamw_, adamw_items_); },
+      [=, this](const Ops& o) { o.SumsOfSquares(a, squared_); },
       [=](const Ops& o) { o.Add(a, b); },
       [=](const Ops& o) { o.Cast(a, b); },
       [=](const Ops& o) { o.Scale(a, 0.5F); },
@@ -287,14 +289,26 @@ TEST_F(ProfiledSiteTest, TheFirstSiteReadsAndTheLastWrites) {
 }
 
 TEST_F(ProfiledDeviceTest, TheOptimizerTakesSevenNumbersAndTheRoundedOne) {
-  const Tensor weight = Make({10}), m = Make({10}), v = Make({10}), gradient = Make({10});
-  EXPECT_EQ(
-      RowOf([&](const Ops& ops) { ops.AdamW({}, weight, m, v, gradient, Tensor()); }).work.bytes,
-      10 * 7 * kFloat);
-  const Tensor rounded = Make({10}, DType::kBF16);
-  EXPECT_EQ(
-      RowOf([&](const Ops& ops) { ops.AdamW({}, weight, m, v, gradient, rounded); }).work.bytes,
-      10 * (7 * kFloat + kHalf));
+  const auto item_of = [&](int64_t elements) -> AdamWItem {
+    return {.weight = Make({elements}),
+            .m = Make({elements}),
+            .v = Make({elements}),
+            .gradient = Make({elements})};
+  };
+  const AdamWItem vector = item_of(3);
+  AdamWItem matrix = item_of(10);
+  matrix.rounded = Make({10}, DType::kBF16);
+  const OpRow row = RowOf([&](const Ops& ops) { ops.AdamW({}, {vector, matrix}); });
+  EXPECT_EQ(row.calls, 1);
+  EXPECT_EQ(row.work.bytes, 3 * 7 * kFloat + 10 * (7 * kFloat + kHalf));
+}
+
+TEST_F(ProfiledDeviceTest, TheNormReadsEveryTensor) {
+  const Tensor sums = Make({2}, DType::kF64), a = Make({3}), b = Make({10});
+  EXPECT_EQ(RowOf([&](const Ops& ops) {
+              ops.SumsOfSquares(sums, {a, b});
+            }).work.bytes,
+            13 * kFloat + 2 * 8);
 }
 
 TEST_F(ProfiledDeviceTest, WhatIsInPlaceIsReadAndWritten) {

@@ -1,5 +1,6 @@
 #include "tests/devices/uploaded_ops.h"
 
+#include <utility>
 #include <vector>
 
 #include "tests/testing/upload.h"
@@ -208,17 +209,25 @@ void UploadedOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, 
   device_.ops().LogitGradient(gradient, logits, targets, lse, begin, scales);
 }
 
-void UploadedOps::AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v,
-                        Tensor gradient, Tensor rounded) const {
+void UploadedOps::AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items_in) const {
+  std::vector<AdamWItem> items(items_in.begin(), items_in.end());
+  std::vector<Tensor*> tensors;
+  for (AdamWItem& item : items) {
+    tensors = Together(std::move(tensors),
+                       {&item.weight, &item.m, &item.v, &item.gradient, &item.rounded});
+  }
   Upload upload(device_);
-  upload.Add({&weight, &m, &v, &gradient, &rounded});
-  device_.ops().AdamW(options, weight, m, v, gradient, rounded);
+  upload.Add(tensors);
+  device_.ops().AdamW(options, items);
 }
 
-void UploadedOps::SumOfSquares(Tensor sum, Tensor values) const {
+void UploadedOps::SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors_in) const {
+  std::vector<Tensor> tensors(tensors_in.begin(), tensors_in.end());
+  std::vector<Tensor*> all = {&sums};
+  for (Tensor& tensor : tensors) all.push_back(&tensor);
   Upload upload(device_);
-  upload.Add({&sum, &values});
-  device_.ops().SumOfSquares(sum, values);
+  upload.Add(all);
+  device_.ops().SumsOfSquares(sums, tensors);
 }
 
 void UploadedOps::Add(Tensor out, Tensor a) const {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/profiled_device.h"
 #include "gtest/gtest.h"
 #include "tests/testing/near.h"
 #include "tests/testing/run_ranks.h"
@@ -248,6 +249,42 @@ TEST(Optimizer, SparesTheEmbeddingFromDecayWhenAsked) {
   for (bool decays : {false, true}) {
     spec.set_decay_embeddings(decays);
     ExpectReference(spec, {2, 3, true, Overlap::kOn});
+  }
+}
+
+int64_t CallsOf(const OpProfile& profile, absl::string_view op) {
+  int64_t calls = 0;
+  for (const OpRow& row : profile.rows()) calls += row.key.op == op ? row.calls : 0;
+  return calls;
+}
+
+// A vector and three matrices of 1 MiB: all at once, or, where a matrix is gathered while the next
+// is updated, as they are gathered.
+TEST(Optimizer, UpdatesTogetherWhatIsGatheredTogether) {
+  const OptimizerSpec spec;
+  for (bool shard : {false, true}) {
+    testing::RunRanks(2, [&](Transport& transport) {
+      const ProcessGrid grid({.data = 2}, transport);
+      OpProfile profile;
+      const auto device = MakeProfiledDevice(MakeDevice("cpu").value(), profile);
+      ParameterStore store;
+      for (const std::string& name : kNames) {
+        const Shape shape = name == kNames[0] ? Shape{512} : Shape{512, 512};
+        store.Declare({.name = name, .global = shape, .boxes = {{Box::Whole(shape)}}});
+      }
+      CommunicationThread communication(Overlap::kOff, grid, transport, *device);
+      Optimizer optimizer(spec, shard, store, communication, *device, kNames);
+      store.Materialize(*device, Gradients::kAllocated);
+      optimizer.Materialize();
+      store.Initialize(*device, 1);
+      for (const auto& parameter : store.parameters()) device->ops().Zero(parameter->gradient);
+      profile.BeginStep();
+      optimizer.StartReduce({0, store.size()});
+      optimizer.Step(1, kLearningRate, optimizer.GradientNorm());
+      profile.EndStep();
+      EXPECT_EQ(CallsOf(profile, "sums of squares"), 1);
+      EXPECT_EQ(CallsOf(profile, "adamw"), shard ? 3 : 1);
+    });
   }
 }
 

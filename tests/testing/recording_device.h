@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "core/device.h"
 #include "core/ops.h"
 
 namespace twinstream::testing {
 
 // Every operation and its arguments as text: a tensor or a struct passed by reference is its
-// address.
+// address, a span its address and size.
 class RecordingOps final : public Ops {
  public:
   explicit RecordingOps(std::vector<std::string>& calls) : calls_(calls) {}
@@ -88,12 +89,11 @@ class RecordingOps final : public Ops {
                      TokenLossScales scales) const override {
     Record("LogitGradient", gradient, logits, targets, lse, begin, scales.z_loss, scales.total);
   }
-  void AdamW(const AdamWOptions& options, Tensor weight, Tensor m, Tensor v, Tensor gradient,
-             Tensor rounded) const override {
-    Record("AdamW", &options, weight, m, v, gradient, rounded);
+  void AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items) const override {
+    Record("AdamW", &options, items.data(), static_cast<int64_t>(items.size()));
   }
-  void SumOfSquares(Tensor sum, Tensor values) const override {
-    Record("SumOfSquares", sum, values);
+  void SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors) const override {
+    Record("SumsOfSquares", sums, tensors.data(), static_cast<int64_t>(tensors.size()));
   }
   void Add(Tensor out, Tensor a) const override { Record("Add", out, a); }
   void Cast(Tensor out, Tensor in) const override { Record("Cast", out, in); }

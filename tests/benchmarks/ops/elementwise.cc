@@ -41,22 +41,23 @@ PreparedOp PrepareZero(Operands& memory, const Extents& s) {
   return [=, &ops = memory.ops()] { ops.Zero(out); };
 }
 
-PreparedOp PrepareSumOfSquares(Operands& memory, const Extents& s) {
+PreparedOp PrepareSumsOfSquares(Operands& memory, const Extents& s) {
   const Tensor values = memory.Random(DType::kF32, s.weight()),
                sum = memory.Zeros(DType::kF64, {1});
-  return [=, &ops = memory.ops()] { ops.SumOfSquares(sum, values); };
+  return [=, &ops = memory.ops()] { ops.SumsOfSquares(sum, {values}); };
 }
 
 // In BF16 the update also writes the weight that products take.
 PreparedOp PrepareAdamW(Operands& memory, const Extents& s) {
-  const Tensor weight = memory.Random(DType::kF32, s.weight()),
-               gradient = memory.Random(DType::kF32, s.weight()),
-               m = memory.Zeros(DType::kF32, s.weight()), v = memory.Zeros(DType::kF32, s.weight());
-  const Tensor rounded =
-      s.activation == DType::kBF16 ? memory.Zeros(DType::kBF16, s.weight()) : Tensor();
+  AdamWItem item = {.weight = memory.Random(DType::kF32, s.weight()),
+                    .m = memory.Zeros(DType::kF32, s.weight()),
+                    .v = memory.Zeros(DType::kF32, s.weight()),
+                    .gradient = memory.Random(DType::kF32, s.weight()),
+                    .weight_decay = 0.1F};
+  if (s.activation == DType::kBF16) item.rounded = memory.Zeros(DType::kBF16, s.weight());
   const AdamWOptions options = {
-      .learning_rate = 1e-4F, .beta1 = 0.9F, .beta2 = 0.95F, .eps = 1e-8F, .weight_decay = 0.1F};
-  return [=, &ops = memory.ops()] { ops.AdamW(options, weight, m, v, gradient, rounded); };
+      .learning_rate = 1e-4F, .beta1 = 0.9F, .beta2 = 0.95F, .eps = 1e-8F};
+  return [=, &ops = memory.ops()] { ops.AdamW(options, {item}); };
 }
 
 }  // namespace
@@ -75,7 +76,7 @@ std::vector<OpBenchmark> ElementwiseBenchmarks(const OpShape& shape, DType activ
                                          {"AdamW", activation, on(PrepareAdamW)}};
   if (activation == DType::kF32) {
     benchmarks.push_back({"Zero", activation, on(PrepareZero)});
-    benchmarks.push_back({"SumOfSquares", activation, on(PrepareSumOfSquares)});
+    benchmarks.push_back({"SumOfSquares", activation, on(PrepareSumsOfSquares)});
   } else {
     benchmarks.push_back({"Cast/narrow", activation, on(PrepareCast, activation, DType::kF32)});
     benchmarks.push_back({"Cast/widen", activation, on(PrepareCast, DType::kF32, activation)});
