@@ -54,14 +54,21 @@ class DeviceCollectives {
   virtual void Await(Number number) = 0;
 };
 
+// What the members of a group ask of it, each including what is before it.
+enum class GroupWork {
+  kMessages,     // Exchange
+  kCollectives,  // all but ReduceScatterAsBFloat16
+  kRoundedSums,  // ReduceScatterAsBFloat16, which takes memory of the device
+};
+
 // The same on every member of a group; made by one of them.
 using DeviceGroupId = std::array<std::byte, 128>;
 
 struct DeviceGroup {
   DeviceGroupId id = {};
   int rank = 0, size = 1;
-  bool messages_only = false;  // nothing but Exchange is asked of it
-  std::string name;            // for error messages: "tensor"
+  GroupWork work = GroupWork::kCollectives;
+  std::string name;  // for error messages: "tensor"
   double timeout_seconds = 600;
 };
 

@@ -23,6 +23,15 @@ std::vector<std::string> Names(const std::vector<ModelParameter>& parameters) {
   return names;
 }
 
+Gradients GradientsFor(Purpose purpose) {
+  return purpose == Purpose::kTraining ? Gradients::kAllocated : Gradients::kNone;
+}
+
+ExpertRegion ExpertsOf(const JobSpec& job, const ProcessGrid& grid) {
+  if (!job.model().has_moe()) return ExpertRegion::Alone();
+  return {grid.In(GridGroup::kExperts), grid.In(GridGroup::kReplicas)};
+}
+
 // Stage `stage` of `stages`.
 StageOptions OptionsOf(const JobSpec& job, int stage, int stages) {
   const double targets = static_cast<double>(job.train().global_batch() * job.model().sequence());
@@ -87,10 +96,10 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
       overlap_(execution.overlap),
       micro_batches_(micro_batches),
       device_(device),
-      grid_(GridShape::From(job.parallel()), transport, device),
-      communication_(overlap_, grid_, transport, device),
+      grid_(GridShape::From(job.parallel()), UseOfPasses(job, GradientsFor(purpose)), transport,
+            device),
       region_(grid_.tensor(), job.parallel().sequence_parallel()),
-      experts_(grid_.In(GridGroup::kExperts), grid_.In(GridGroup::kReplicas)),
+      experts_(ExpertsOf(job, grid_)),
       model_parameters_(ModelParameters(job.model(), device)),
       parameters_(ActivationType(job.train().precision())),
       context_{.model = job.model(),
@@ -106,6 +115,8 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                 .chunks = job.parallel().virtual_stages(),
                 .micro_batches = static_cast<int>(micro_batches)},
       stages_(MakeStages(job, grid_.at().pipeline, pipeline_, context_)),
+      communication_(overlap_, UseOfUpdates(parameters_, grid_.shape(), GradientsFor(purpose)),
+                     grid_, transport, device),
       optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, communication_,
                  device, Names(model_parameters_)),
       replay_(transport.size() == 1 && !job.model().has_moe() ? execution.replay : Replay::kOff) {
@@ -158,8 +169,7 @@ int Trainer::PeakSlots() const {
 }
 
 void Trainer::Materialize() {
-  parameters_.Materialize(
-      device_, purpose_ == Purpose::kTraining ? Gradients::kAllocated : Gradients::kNone);
+  parameters_.Materialize(device_, GradientsFor(purpose_));
   if (purpose_ == Purpose::kTraining) optimizer_.Materialize();
   scratch_ = std::make_unique<Scratch>(device_, ScratchBytes());
   context_.scratch = scratch_.get();
@@ -209,10 +219,10 @@ std::vector<Piece> Trainer::WeightPieces() const {
 BatchShape Trainer::batch_shape() const {
   return {.microbatches = micro_batches_,
           .microbatch = context_.batch,
-          .data_ranks = grid_.data().size(),
-          .data_rank = grid_.data().rank(),
-          .context_ranks = grid_.context().size(),
-          .context_rank = grid_.context().rank()};
+          .data_ranks = grid_.shape().data,
+          .data_rank = grid_.at().data,
+          .context_ranks = grid_.shape().context,
+          .context_rank = grid_.at().context};
 }
 
 HostBatch Trainer::EmptyBatch() const {
@@ -250,9 +260,10 @@ void Trainer::Run(TransformerStage::Pass pass, const Program& program, SpanObser
 absl::Span<const double> Trainer::SumLosses() {
   device_.CopyOut(host_sums_.data(), sums_);
   const auto router_begin = host_sums_.begin() + kHeadSums;
-  const bool first = grid_.tensor().rank() == 0;
+  const GridCoordinates at = grid_.at();
+  const bool first = at.tensor == 0;
   if (!first || stages_.back()->has_next()) std::fill(host_sums_.begin(), router_begin, 0.0);
-  if (!first || grid_.In(GridGroup::kReplicas).rank() > 0) {
+  if (!first || at.context > 0 || at.data > 0) {
     std::fill(router_begin, host_sums_.end(), 0.0);
   }
   AllReduceValues(grid_.world(), absl::MakeSpan(host_sums_), Reduction::kSum);

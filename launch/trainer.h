@@ -133,7 +133,6 @@ class Trainer final : private StageObserver {
   const int64_t micro_batches_;
   Device& device_;
   ProcessGrid grid_;
-  CommunicationThread communication_;
   TensorRegion region_;
   ExpertRegion experts_;
   std::vector<ModelParameter> model_parameters_;
@@ -141,6 +140,7 @@ class Trainer final : private StageObserver {
   ModelContext context_;
   PipelineShape pipeline_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;  // this rank's chunks, in order
+  CommunicationThread communication_;
   Optimizer optimizer_;
   Program training_, forward_only_;
   ScheduleReport training_report_, forward_report_;

@@ -28,12 +28,13 @@ CommunicationThread::CommunicationThread(Overlap overlap, const GridShape& shape
   StartThread(overlap);
 }
 
-CommunicationThread::CommunicationThread(Overlap overlap, const ProcessGrid& foreground,
-                                         Transport& transport, Device& device)
+CommunicationThread::CommunicationThread(Overlap overlap, const GridUse& use,
+                                         const ProcessGrid& foreground, Transport& transport,
+                                         Device& device)
     : transport_(transport),
       device_(&device),
       beside_(DeviceBeside(overlap, foreground, device)),
-      grid_(foreground.shape(), transport_, this->device(), foreground.path()) {
+      grid_(foreground.shape(), use, transport_, this->device(), foreground.path()) {
   StartThread(overlap);
 }
 

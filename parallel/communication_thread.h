@@ -2,8 +2,8 @@
 // which runs what is posted in the order of posting. While it has nothing to run it moves the
 // messages that the main thread left under way, since MPI moves nothing that nobody looks at.
 //
-// Its communicators are its own: the same groups of ranks under other tags, so no message of a
-// posted operation can meet one of the main thread, and neither thread waits for the other's turn.
+// Its communicators are its own, with tags of their own, so no message of a posted operation can
+// meet one of the main thread, and neither thread waits for the other's turn.
 //
 // Where a network joins the devices there is no thread: a posted operation is given at once to a
 // device of its own beside the main thread's, and to communicate is the devices' business. It waits
@@ -51,11 +51,13 @@ class CommunicationThread {
       int64_t;  // of a posted operation: 1, 2, ...; 0 was never posted and counts as done
 
   // kOff, or a job of one rank: no thread; Post runs the operation before it returns. For tensors
-  // in memory of the host, which no device touches. `transport` outlives this.
+  // in memory of the host, which no device touches; its grid has every group. `transport` outlives
+  // this.
   CommunicationThread(Overlap overlap, const GridShape& shape, Transport& transport);
-  // The same for tensors of `device`, which outlives this. foreground: the main thread's grid.
-  CommunicationThread(Overlap overlap, const ProcessGrid& foreground, Transport& transport,
-                      Device& device);
+  // The same for tensors of `device`, which outlives this. use: of the posted operations.
+  // foreground: the main thread's grid.
+  CommunicationThread(Overlap overlap, const GridUse& use, const ProcessGrid& foreground,
+                      Transport& transport, Device& device);
   ~CommunicationThread();  // once everything posted is done
 
   // For posted operations; and for the main thread while nothing is posted.

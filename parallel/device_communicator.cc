@@ -21,41 +21,28 @@ DeviceMessage PartOf(Tensor tensor, RowParts parts, size_t i, int peer) {
 
 }  // namespace
 
-std::vector<Route> RoutesOf(GridGroup group, int size) {
-  std::vector<Route> routes;
-  for (int r = 0; r < size && size > 1; ++r) {
-    const int next = (r + 1) % size, previous = (r + size - 1) % size;
-    if (group == GridGroup::kPipeline) {
-      routes.push_back({Channel::kActivation, r, next});
-      routes.push_back({Channel::kGradient, r, previous});
-    } else if (group == GridGroup::kContext) {
-      routes.push_back({Channel::kKeyValue, r, next});
-      routes.push_back({Channel::kKeyValueGradient, r, next});
-    }
-  }
-  if (group == GridGroup::kPipeline && size > 1) {
-    routes.push_back({Channel::kTied, 0, size - 1});
-    routes.push_back({Channel::kTied, size - 1, 0});
-  }
-  return routes;
-}
-
 // Every rank goes through the routes in the same order, so the two ends of the first one that is
 // not connected yet are both at it.
 DeviceCommunicator::DeviceCommunicator(std::unique_ptr<Communicator> host, Device& device,
-                                       absl::Span<const Route> routes, double timeout_seconds)
+                                       const GroupUse& use, double timeout_seconds)
     : host_(std::move(host)), device_(device) {
-  DeviceGroup group = {.rank = rank(),
-                       .size = size(),
-                       .name = std::string(name()),
-                       .timeout_seconds = timeout_seconds};
-  if (rank() == 0) group.id = device.network()->NewId();
-  host_->Broadcast(View(group.id), 0);
-  group_ = device.network()->Join(group);
-  for (const Route& route : routes) {
+  if (use.work != GroupWork::kMessages) group_ = JoinAll(use.work, timeout_seconds);
+  for (const Route& route : use.routes) {
     if (route.from != rank() && route.to != rank()) continue;
     links_.push_back({.route = route, .ends = Connect(route, timeout_seconds)});
   }
+}
+
+std::unique_ptr<DeviceCollectives> DeviceCommunicator::JoinAll(GroupWork work,
+                                                               double timeout_seconds) {
+  DeviceGroup group = {.rank = rank(),
+                       .size = size(),
+                       .work = work,
+                       .name = std::string(name()),
+                       .timeout_seconds = timeout_seconds};
+  if (rank() == 0) group.id = device_.network()->NewId();
+  host_->Broadcast(View(group.id), 0);
+  return device_.network()->Join(group);
 }
 
 std::unique_ptr<DeviceCollectives> DeviceCommunicator::Connect(const Route& route,
@@ -63,7 +50,7 @@ std::unique_ptr<DeviceCollectives> DeviceCommunicator::Connect(const Route& rout
   const bool sends = rank() == route.from;
   DeviceGroup pair = {.rank = sends ? 0 : 1,
                       .size = 2,
-                      .messages_only = true,
+                      .work = GroupWork::kMessages,
                       .name = absl::StrCat(name(), " from ", route.from, " to ", route.to),
                       .timeout_seconds = timeout_seconds};
   if (sends) {
@@ -75,23 +62,30 @@ std::unique_ptr<DeviceCollectives> DeviceCommunicator::Connect(const Route& rout
   return device_.network()->Join(pair);
 }
 
+DeviceCollectives& DeviceCommunicator::group() const {
+  Check(group_ != nullptr,
+        "rank %d of %s is asked for a collective but has messages alone: see parallel/grid_use.cc",
+        rank(), name());
+  return *group_;
+}
+
 void DeviceCommunicator::AllReduce(Tensor inout, Reduction reduction) {
-  Finish(group_->AllReduce(inout, reduction));
+  Finish(group().AllReduce(inout, reduction));
 }
 
 void DeviceCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts) {
   CheckCounts(inout, counts, size(), "all-gather between devices");
-  Finish(group_->AllGather(inout, counts));
+  Finish(group().AllGather(inout, counts));
 }
 
 void DeviceCommunicator::ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) {
   CheckCounts(inout, counts, size(), "reduce-scatter between devices");
-  Finish(group_->ReduceScatter(inout, counts));
+  Finish(group().ReduceScatter(inout, counts));
 }
 
 void DeviceCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) {
   CheckCounts(inout, counts, size(), "reduce-scatter between devices");
-  Finish(group_->ReduceScatterAsBFloat16(inout, counts));
+  Finish(group().ReduceScatterAsBFloat16(inout, counts));
 }
 
 // What is empty travels on neither side, and what a rank has in its place already stays there.
@@ -108,11 +102,11 @@ void DeviceCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, Row
     if (from.bytes > 0) sent_.push_back(from);
     if (to.bytes > 0) received_.push_back(to);
   }
-  Finish(group_->Exchange(sent_, received_));
+  Finish(group().Exchange(sent_, received_));
 }
 
 void DeviceCommunicator::Broadcast(Tensor inout, int root) {
-  Finish(group_->Broadcast(inout, root));
+  Finish(group().Broadcast(inout, root));
 }
 
 void DeviceCommunicator::Barrier() {

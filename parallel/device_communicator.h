@@ -10,28 +10,18 @@
 #include "core/device.h"
 #include "core/device_collectives.h"
 #include "parallel/communicator.h"
-#include "parallel/grid_shape.h"
+#include "parallel/grid_use.h"
 
 namespace twinstream {
-
-// Messages of one channel from one member of a group to another.
-struct Route {
-  Channel channel = Channel::kActivation;
-  int from = 0, to = 0;
-  friend bool operator==(const Route&, const Route&) = default;
-};
-// Those that the ranks of such a group send each other: a pipeline's to both neighbours, the first
-// and the last rank being neighbours too, and a ring's to the next rank.
-std::vector<Route> RoutesOf(GridGroup group, int size);
 
 class DeviceCommunicator final : public Communicator {
  public:
   // Collective over the ranks of `host`, a communicator for memory of the host, by which they meet.
-  // Only messages of `routes` may be sent: each route is a network group of its own, so that no
+  // Whatever is not in `use` ends the process. Each route is a network group of its own, so that no
   // message waits for one that is not before it on its route. `device` has a network and outlives
   // this.
-  DeviceCommunicator(std::unique_ptr<Communicator> host, Device& device,
-                     absl::Span<const Route> routes, double timeout_seconds);
+  DeviceCommunicator(std::unique_ptr<Communicator> host, Device& device, const GroupUse& use,
+                     double timeout_seconds);
 
   absl::string_view name() const override { return host_->name(); }
   int rank() const override { return host_->rank(); }
@@ -56,14 +46,16 @@ class DeviceCommunicator final : public Communicator {
     std::unique_ptr<DeviceCollectives> ends;  // the sender is its rank 0
   };
 
+  std::unique_ptr<DeviceCollectives> JoinAll(GroupWork work, double timeout_seconds);
   std::unique_ptr<DeviceCollectives> Connect(const Route& route, double timeout_seconds);
+  DeviceCollectives& group() const;         // dies where there are messages alone
   size_t LinkOf(const Route& route) const;  // index in links_; dies where there is none
   Ticket TicketOf(const Link& link, DeviceCollectives::Number number) const;
   void Finish(DeviceCollectives::Number number) { group_->Await(number); }
 
   std::unique_ptr<Communicator> host_;
   Device& device_;
-  std::unique_ptr<DeviceCollectives> group_;
+  std::unique_ptr<DeviceCollectives> group_;    // of all members; null: messages alone
   std::vector<Link> links_;                     // of this rank
   std::vector<DeviceMessage> sent_, received_;  // of the all-to-all under way
 };

@@ -25,7 +25,8 @@ class Optimizer {
  public:
   // model_parameters: names of all parameters of the whole model, in model order, the same on every
   // rank: the global norm is summed in this order. shard: false keeps all moments on every
-  // replica. All arguments outlive this.
+  // replica. communication: of a grid for UseOfUpdates of these parameters. All arguments outlive
+  // this.
   Optimizer(const OptimizerSpec& spec, bool shard, ParameterStore& parameters,
             CommunicationThread& communication, Device& device,
             const std::vector<std::string>& model_parameters);

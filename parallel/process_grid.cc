@@ -1,7 +1,6 @@
 #include "parallel/process_grid.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,48 +32,76 @@ TensorPath PathFor(Communicator& world, Device& device) {
   return shared || cards.front().empty() ? TensorPath::kStaged : TensorPath::kNetwork;
 }
 
+GridUse EveryGroup() {
+  GridUse use;
+  for (int i = 1; i < kGridGroups; ++i) use[static_cast<GridGroup>(i)] = GroupUse();
+  return use;
+}
+
+// The first group of the same ranks that can do the work of `group` too, or `group` itself.
+GridGroup StandInFor(GridGroup group, const GridUse& use, const GridShape& shape, int rank) {
+  const GroupUse& wanted = use.at(group);
+  const auto can_stand_in = [&](const auto& other) {
+    return other.second.work >= wanted.work && wanted.routes.empty() &&
+           shape.Group(rank, other.first) == shape.Group(rank, group);
+  };
+  const auto end = use.find(group);
+  const auto found = std::find_if(use.begin(), end, can_stand_in);
+  return found == end ? group : found->first;
+}
+
 }  // namespace
 
 ProcessGrid::ProcessGrid(const GridShape& shape, Transport& transport)
     : shape_(shape), path_(TensorPath::kHost) {
   Own(GridGroup::kWorld, MakeWorld(shape, transport));
-  MakeOthers(transport, nullptr);
+  MakeOthers(EveryGroup(), transport, nullptr);
 }
 
-ProcessGrid::ProcessGrid(const GridShape& shape, Transport& transport, Device& device)
+ProcessGrid::ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport,
+                         Device& device)
     : shape_(shape) {
   Own(GridGroup::kWorld, MakeWorld(shape, transport));
   path_ = PathFor(world(), device);
-  MakeOthers(transport, &device);
+  MakeOthers(use, transport, &device);
 }
 
-ProcessGrid::ProcessGrid(const GridShape& shape, Transport& transport, Device& device,
-                         TensorPath path)
+ProcessGrid::ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport,
+                         Device& device, TensorPath path)
     : shape_(shape), path_(path) {
   Own(GridGroup::kWorld, MakeWorld(shape, transport));
-  MakeOthers(transport, &device);
+  MakeOthers(use, transport, &device);
 }
 
-// Groups of the same ranks, as data and replicas often are, share what a network needs for them.
-void ProcessGrid::MakeOthers(Transport& transport, Device* device) {
-  std::array<std::vector<int>, kGridGroups> ranks;
-  for (size_t i = 1; i < ranks.size(); ++i) {
-    const GridGroup group = static_cast<GridGroup>(i);
-    ranks[i] = shape_.Group(transport.rank(), group);
-    std::unique_ptr<Communicator> host = MakeCommunicator(transport, group, ranks[i]);
-    const auto like = std::find(ranks.begin() + 1, ranks.begin() + i, ranks[i]) - ranks.begin();
+// In the order of GridGroup on every rank, whichever of them a rank uses: the first group that is
+// not complete yet has all its members at it. Groups of the same ranks, as replicas and experts
+// often are, share what a network needs for them.
+void ProcessGrid::MakeOthers(const GridUse& use, Transport& transport, Device* device) {
+  const int rank = transport.rank();
+  for (const auto& [group, of_group] : use) {
+    Check(group != GridGroup::kWorld, "the world's communicator is no matter of a grid's use");
+    const GridGroup stand_in = StandInFor(group, use, shape_, rank);
+    std::unique_ptr<Communicator> host =
+        MakeCommunicator(transport, group, shape_.Group(rank, group));
     if (path_ == TensorPath::kHost) {
       Own(group, std::move(host));
-    } else if (path_ == TensorPath::kStaged || ranks[i].size() == 1) {
+    } else if (path_ == TensorPath::kStaged || host->size() == 1) {
       Own(group, std::make_unique<StagedCommunicator>(std::move(host), *device));
-    } else if (like < static_cast<std::ptrdiff_t>(i)) {
-      groups_[i] = groups_[static_cast<size_t>(like)];
+    } else if (stand_in != group) {
+      groups_[static_cast<size_t>(group)] = &In(stand_in);
     } else {
-      const std::vector<Route> routes = RoutesOf(group, host->size());
-      Own(group, std::make_unique<DeviceCommunicator>(std::move(host), *device, routes,
+      Own(group, std::make_unique<DeviceCommunicator>(std::move(host), *device, of_group,
                                                       transport.timeout_seconds()));
     }
   }
+}
+
+Communicator& ProcessGrid::In(GridGroup group) const {
+  Communicator* const communicator = groups_[static_cast<size_t>(group)];
+  Check(communicator != nullptr,
+        "rank %d asks for the %s group, which its grid was made without: see parallel/grid_use.cc",
+        communicators_.front()->rank(), NameOf(group));
+  return *communicator;
 }
 
 void ProcessGrid::Own(GridGroup group, std::unique_ptr<Communicator> communicator) {

@@ -1,5 +1,6 @@
-// ProcessGrid: GridShape plus this rank's communicator per group. Owns the communicators. The
-// world's is for memory of the host: ranks agree by it. All others are for the tensors of a model.
+// ProcessGrid: GridShape plus this rank's communicator for each group that is used. Owns the
+// communicators. The world's is for memory of the host: ranks agree by it. All others are for the
+// tensors of a model.
 #pragma once
 
 #include <array>
@@ -9,6 +10,7 @@
 #include "core/device.h"
 #include "parallel/communicator.h"
 #include "parallel/grid_shape.h"
+#include "parallel/grid_use.h"
 #include "parallel/transport.h"
 
 namespace twinstream {
@@ -22,18 +24,20 @@ enum class TensorPath {
 
 class ProcessGrid {
  public:
-  // For tensors in memory of the host. `transport` outlives the grid and has shape.ranks() ranks.
+  // For tensors in memory of the host, where a group costs nothing: all of them. `transport`
+  // outlives the grid and has shape.ranks() ranks.
   ProcessGrid(const GridShape& shape, Transport& transport);
   // For tensors in memory of the device, which outlives the grid. Collective: the network is taken
-  // when every rank has one and a card of its own.
-  ProcessGrid(const GridShape& shape, Transport& transport, Device& device);
+  // when every rank has one and a card of its own. Members of a group use it alike.
+  ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport, Device& device);
   // The same with the path of another grid.
-  ProcessGrid(const GridShape& shape, Transport& transport, Device& device, TensorPath path);
+  ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport, Device& device,
+              TensorPath path);
 
   const GridShape& shape() const { return shape_; }
   TensorPath path() const { return path_; }
   GridCoordinates at() const { return shape_.At(world().rank()); }
-  Communicator& In(GridGroup group) const { return *groups_[static_cast<size_t>(group)]; }
+  Communicator& In(GridGroup group) const;  // dies unless it is the world's or in the use
   Communicator& world() const { return In(GridGroup::kWorld); }
   Communicator& tensor() const { return In(GridGroup::kTensor); }
   Communicator& context() const { return In(GridGroup::kContext); }
@@ -41,12 +45,12 @@ class ProcessGrid {
   Communicator& pipeline() const { return In(GridGroup::kPipeline); }
 
  private:
-  void MakeOthers(Transport& transport, Device* device);  // all but the world's
+  void MakeOthers(const GridUse& use, Transport& transport, Device* device);  // but the world's
   void Own(GridGroup group, std::unique_ptr<Communicator> communicator);
 
   GridShape shape_;
   TensorPath path_;
-  std::vector<std::unique_ptr<Communicator>> communicators_;
+  std::vector<std::unique_ptr<Communicator>> communicators_;  // the world's first
   std::array<Communicator*, kGridGroups> groups_ = {};
 };
 

@@ -176,7 +176,7 @@ class CudaCollectives final : public DeviceCollectives {
   // that); for messages it connects a pair when one first sends to the other.
   void Connect() {
     Run("connection", [this] { members_.Join(); });
-    if (!group_.messages_only) scratch_.emplace(kScratchBytes, kOwner);
+    if (group_.work == GroupWork::kRoundedSums) scratch_.emplace(kScratchBytes, kOwner);
     constexpr int64_t kWord = sizeof(float);
     const CudaMemory memory((1 + group_.size) * kWord, kOwner);
     auto* const words = memory.As<std::byte>();
@@ -226,7 +226,8 @@ class CudaCollectives final : public DeviceCollectives {
   // NCCL would add up bf16 in bf16. So everybody sends everybody the rounded addends of its piece,
   // in rounds of so much of every piece as the scratch memory holds, and sums what arrives.
   void SumRounded(float* values, absl::Span<const int64_t> counts) {
-    Check(scratch_.has_value(), "sums over %s, a group for messages", group_.name);
+    Check(scratch_.has_value(), "rounded sums over %s: join it with GroupWork::kRoundedSums",
+          group_.name);
     const int64_t part =
         kScratchBytes / (int64_t{2} * group_.size * static_cast<int64_t>(sizeof(BFloat16)));
     BFloat16* const sent = scratch_->As<BFloat16>();       // [size][part]

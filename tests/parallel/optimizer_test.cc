@@ -167,7 +167,9 @@ void ExpectReference(const OptimizerSpec& spec, const Layout& layout) {
     const std::unique_ptr<Device> device = MakeDevice("cpu").value();
     ParameterStore store(layout.matrices);
     for (const ParameterSpec& own : Specs(grid.tensor().rank(), layout.tensor)) store.Declare(own);
-    CommunicationThread communication(layout.overlap, grid, transport, *device);
+    CommunicationThread communication(layout.overlap,
+                                      UseOfUpdates(store, grid.shape(), Gradients::kAllocated),
+                                      grid, transport, *device);
     Optimizer optimizer(spec, layout.shard, store, communication, *device, kNames);
     store.Materialize(*device, Gradients::kAllocated);
     optimizer.Materialize();

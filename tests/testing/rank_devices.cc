@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -15,11 +16,13 @@
 namespace twinstream::testing {
 namespace {
 
-// Operations are done when they return; a message when it is awaited.
+// Operations are done when they return; a message when it is awaited. Does no work but what the
+// group was joined for.
 class ThreadCollectives final : public DeviceCollectives {
  public:
-  ThreadCollectives(ThreadHub& hub, int rank, Device& device)
-      : transport_(hub, rank),
+  ThreadCollectives(ThreadHub& hub, int rank, GroupWork work, Device& device)
+      : work_(work),
+        transport_(hub, rank),
         group_(
             std::make_unique<HostCommunicator>(transport_, GridGroup::kWorld, AllRanks(hub.size())),
             device) {
@@ -28,27 +31,27 @@ class ThreadCollectives final : public DeviceCollectives {
 
   Number AllReduce(Tensor inout, Reduction reduction) override {
     group_.AllReduce(inout, reduction);
-    return ++started_;
+    return Started(GroupWork::kCollectives);
   }
   Number AllGather(Tensor inout, absl::Span<const int64_t> counts) override {
     group_.AllGather(inout, counts);
-    return ++started_;
+    return Started(GroupWork::kCollectives);
   }
   Number ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) override {
     group_.ReduceScatter(inout, counts);
-    return ++started_;
+    return Started(GroupWork::kCollectives);
   }
   Number ReduceScatterAsBFloat16(Tensor inout, absl::Span<const int64_t> counts) override {
     group_.ReduceScatterAsBFloat16(inout, counts);
-    return ++started_;
+    return Started(GroupWork::kRoundedSums);
   }
   Number Broadcast(Tensor inout, int root) override {
     group_.Broadcast(inout, root);
-    return ++started_;
+    return Started(GroupWork::kCollectives);
   }
   Number Exchange(absl::Span<const DeviceMessage> sent,
                   absl::Span<const DeviceMessage> received) override {
-    std::vector<Ticket>& tickets = tickets_[++started_];
+    std::vector<Ticket>& tickets = tickets_[Started(GroupWork::kMessages)];
     for (const DeviceMessage& message : received) {
       tickets.push_back(group_.StartReceive(View(message), message.peer, Channel::kData));
     }
@@ -68,6 +71,12 @@ class ThreadCollectives final : public DeviceCollectives {
     return Tensor(message.data, DType::kBF16, {message.bytes / SizeOf(DType::kBF16)});
   }
 
+  Number Started(GroupWork work) {
+    Check(work <= work_, "a group is asked for more than it was joined for");
+    return ++started_;
+  }
+
+  const GroupWork work_;
   ThreadTransport transport_;
   StagedCommunicator group_;
   Number started_ = 0;
@@ -104,7 +113,7 @@ class RemoteDevice final : public Device, private DeviceNetwork {
   absl::string_view card() const override { return card_; }
   DeviceGroupId NewId() const override { return hub_->NewId(); }
   std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) override {
-    return std::make_unique<ThreadCollectives>(hub_->Meet(group), group.rank, *this);
+    return std::make_unique<ThreadCollectives>(hub_->Meet(group), group.rank, group.work, *this);
   }
   std::unique_ptr<Device> Beside() override {
     return std::make_unique<RemoteDevice>(nullptr, device_, hub_, card_, free_bytes_);
@@ -181,10 +190,17 @@ DeviceGroupId ThreadNetworkHub::NewId() {
 
 ThreadHub& ThreadNetworkHub::Meet(const DeviceGroup& group) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<ThreadHub>& hub = hubs_[group.id];
-  if (hub == nullptr) hub = std::make_unique<ThreadHub>(group.size);
-  Check(hub->size() == group.size, "a group of %d and %d", hub->size(), group.size);
-  return *hub;
+  Meeting& meeting = meetings_[group.id];
+  if (meeting.hub == nullptr) meeting = {group.work, std::make_unique<ThreadHub>(group.size)};
+  Check(meeting.hub->size() == group.size, "a group of %d and %d", meeting.hub->size(), group.size);
+  Check(meeting.work == group.work, "members of %s join it for different work", group.name);
+  return *meeting.hub;
+}
+
+int ThreadNetworkHub::groups(GroupWork work) const {
+  return static_cast<int>(
+      std::count_if(meetings_.begin(), meetings_.end(),
+                    [work](const auto& meeting) { return meeting.second.work == work; }));
 }
 
 DeviceMaker CpuDevices() {

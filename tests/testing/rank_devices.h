@@ -24,12 +24,18 @@ class ThreadNetworkHub {
   DeviceGroupId NewId();
   // The same for every member of the group.
   ThreadHub& Meet(const DeviceGroup& group);
-  int groups() const { return static_cast<int>(hubs_.size()); }
+  int groups() const { return static_cast<int>(meetings_.size()); }
+  int groups(GroupWork work) const;
 
  private:
+  struct Meeting {
+    GroupWork work;
+    std::unique_ptr<ThreadHub> hub;
+  };
+
   std::mutex mutex_;
   int64_t ids_ = 0;
-  std::map<DeviceGroupId, std::unique_ptr<ThreadHub>> hubs_;
+  std::map<DeviceGroupId, Meeting> meetings_;
 };
 
 // `device` as one whose memory the host may not touch. hub: null for a device without a network;
