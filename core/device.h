@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -37,9 +38,13 @@ class Device {
   virtual void Free(std::byte* data, int64_t bytes) = 0;
   // What Allocate could still give of the device's own memory; 0 where it has none.
   virtual int64_t FreeBytes() const = 0;
+  // Memory of the host for what is often copied in or out. A card's is page-locked: from any other
+  // memory its driver copies by way of a buffer of its own. Zeroed; dies when there is none.
+  virtual std::byte* AllocateHost(int64_t bytes) = 0;
+  virtual void FreeHost(std::byte* data, int64_t bytes) = 0;
   virtual void Copy(Tensor to,
                     Tensor from) = 0;  // both on this device; same dtype and element count
-  // to.bytes() bytes; returns when the host's may change again.
+  // to.bytes() bytes, of any memory of the host; returns when it may change again.
   virtual void CopyIn(Tensor to, const void* host) = 0;
   virtual void CopyOut(void* host, Tensor from) = 0;  // returns when they have arrived
   virtual void Synchronize() = 0;
@@ -87,6 +92,48 @@ class Storage {
   Device* device_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+};
+
+// The one owner of elements of AllocateHost's memory. Move-only; zeroed at birth. The device
+// outlives it.
+template <typename T>
+class HostArray {
+ public:
+  HostArray() = default;
+  HostArray(Device& device, int64_t size)
+      : device_(&device),
+        data_(size == 0 ? nullptr : reinterpret_cast<T*>(device.AllocateHost(size * kElement))),
+        size_(size) {}
+  HostArray(HostArray&& other) noexcept
+      : device_(other.device_),
+        data_(std::exchange(other.data_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  HostArray& operator=(HostArray&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~HostArray() {
+    if (data_ != nullptr) device_->FreeHost(reinterpret_cast<std::byte*>(data_), size_ * kElement);
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  size_t size() const { return static_cast<size_t>(size_); }
+  T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
+  T* begin() { return data_; }
+  const T* begin() const { return data_; }
+  T* end() { return data_ + size_; }
+  const T* end() const { return data_ + size_; }
+
+ private:
+  static constexpr int64_t kElement = sizeof(T);  // bytes
+
+  Device* device_ = nullptr;
+  T* data_ = nullptr;
+  int64_t size_ = 0;
 };
 
 // to <- the values, to.elements() of them: float32, or bf16 to nearest.

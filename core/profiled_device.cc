@@ -292,6 +292,8 @@ class ProfiledDevice final : public Device {
     ops_.Time({"copy", to.dtype()}, Traffic({from, to}), [&] { device_->Copy(to, from); });
   }
   int64_t FreeBytes() const override { return device_->FreeBytes(); }
+  std::byte* AllocateHost(int64_t bytes) override { return device_->AllocateHost(bytes); }
+  void FreeHost(std::byte* data, int64_t bytes) override { device_->FreeHost(data, bytes); }
   void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_->CopyOut(host, from); }
   void Synchronize() override { device_->Synchronize(); }

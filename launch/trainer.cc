@@ -184,7 +184,10 @@ void Trainer::Materialize() {
   logits_ = tensors[3];
   context_.rope = tensors[4];
   context_.router_sums = sums_.Rows(kHeadSums, sums_.elements());
-  host_sums_.resize(static_cast<size_t>(sums_.elements()));
+  host_sums_ = HostArray<double>(device_, sums_.elements());
+  expert_rows_ = HostArray<int32_t>(device_, 2 * job_.model().moe().experts());
+  context_.expert_rows = absl::MakeSpan(expert_rows_);
+  if (purpose_ == Purpose::kInference) prompt_ = EmptyBatch();
   expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
@@ -226,8 +229,8 @@ BatchShape Trainer::batch_shape() const {
 }
 
 HostBatch Trainer::EmptyBatch() const {
-  const size_t size = static_cast<size_t>(micro_batches_ * context_.tokens());
-  return {.tokens = std::vector<int32_t>(size), .targets = std::vector<int32_t>(size)};
+  const int64_t size = micro_batches_ * context_.tokens();
+  return {.tokens = {device_, size}, .targets = {device_, size}};
 }
 
 // Every instruction, the wait for every send and every parameter, and what Step does around the
@@ -259,7 +262,7 @@ void Trainer::Run(TransformerStage::Pass pass, const Program& program, SpanObser
 // alone and zeros from all others, so the bits depend on the replicas only.
 absl::Span<const double> Trainer::SumLosses() {
   device_.CopyOut(host_sums_.data(), sums_);
-  const auto router_begin = host_sums_.begin() + kHeadSums;
+  double* const router_begin = host_sums_.begin() + kHeadSums;
   const GridCoordinates at = grid_.at();
   const bool first = at.tensor == 0;
   if (!first || stages_.back()->has_next()) std::fill(host_sums_.begin(), router_begin, 0.0);
@@ -363,16 +366,15 @@ double Trainer::EvaluationLoss(const HostBatch& batch) {
 std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row) {
   ActivityScope doing("generation");
   const SequenceShard shard = context_.shard();
-  HostBatch batch = EmptyBatch();
   for (int64_t n = 0; n < context_.tokens(); ++n) {
     const int64_t b = n / shard.tokens(), position = shard.Position(n % shard.tokens());
-    batch.tokens[static_cast<size_t>(n)] =
+    prompt_.tokens[static_cast<size_t>(n)] =
         tokens.at(static_cast<size_t>(b * shard.sequence + position));
   }
   // Every context rank computes its row of this index; the owner's is the one that was asked for.
   const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
   stages_.back()->SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
-  LoadBatch(batch);
+  LoadBatch(prompt_);
   Run(TransformerStage::Pass::kNextToken, forward_only_, nobody_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
   grid_.context().Broadcast(logits_, place.rank);

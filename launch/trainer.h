@@ -43,9 +43,9 @@ struct MemoryPlan {
   std::string ToString() const;  // "weights 1.5 GiB, gradients 1.5 GiB, ..., total 8.1 GiB"
 };
 
-// One global batch's part of this rank: [M, N] each.
+// One global batch's part of this rank: [M, N] each. The device outlives it.
 struct HostBatch {
-  std::vector<int32_t> tokens, targets;
+  HostArray<int32_t> tokens, targets;
 };
 
 // Over the whole global batch; the same on every rank.
@@ -93,7 +93,7 @@ class Trainer final : private StageObserver {
   // losses are for training alone.
   double EvaluationLoss(const HostBatch& batch);
   // Logits [V] after token `row` of `tokens`, [B * T] in whole sequences, the same on every rank;
-  // for M = 1.
+  // of inference with M = 1.
   std::vector<float> NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row);
 
   const JobSpec& job() const { return job_; }
@@ -146,7 +146,9 @@ class Trainer final : private StageObserver {
   ScheduleReport training_report_, forward_report_;
   Storage batch_storage_;
   Tensor tokens_, targets_, sums_, logits_;  // in batch_storage_; sums_: this rank's
-  std::vector<double> host_sums_;            // everybody's
+  HostArray<double> host_sums_;              // everybody's
+  HostArray<int32_t> expert_rows_;           // ModelContext::expert_rows
+  HostBatch prompt_;                         // NextTokenLogits's
   std::vector<int64_t> expert_tokens_;       // [E]
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;

@@ -45,7 +45,6 @@ Moe::Moe(ModelContext& context, int64_t layer, float micro_batch_share)
   }
   DeclareParameters(layer);
 
-  host_counts_.resize(static_cast<size_t>(2 * moe.experts()));
   for (int r = 0; r < context.experts.size(); ++r) {
     count_begins_.push_back(r * experts_);
     count_counts_.push_back(experts_);
@@ -141,10 +140,10 @@ const Moe::Exchange& Moe::PlanExchange(Saved saved) {
   // Every rank tells the others how many rows come for each of their experts.
   const RowParts counts_parts = {count_begins_, count_counts_};
   context_.experts.Exchange(counts.At(1), counts_parts, counts.At(0), counts_parts);
-  context_.device.CopyOut(host_counts_.data(), counts);
+  context_.device.CopyOut(context_.expert_rows.data(), counts);
 
-  const size_t parts = host_counts_.size() / 2, experts = static_cast<size_t>(experts_);
-  const int32_t* const sent = host_counts_.data();
+  const size_t parts = context_.expert_rows.size() / 2, experts = static_cast<size_t>(experts_);
+  const int32_t* const sent = context_.expert_rows.data();
   const int32_t* const received = sent + parts;
   Exchange& x = exchanges_.try_emplace(counts.data(), parts, experts).first->second;
   int64_t home = 0;

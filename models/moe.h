@@ -95,7 +95,6 @@ class Moe final : public Layer {
   Parameter* up_;
   Parameter* down_;
   std::vector<int64_t> count_begins_, count_counts_;  // parts of the counts themselves
-  std::vector<int32_t> host_counts_;                  // of the last ProjectIn
   // By the memory that the counts are in: a slot's, which is one micro-batch's until its backward
   // is through, or scratch with FULL recomputation, where ProjectIn comes again before the
   // backward.

@@ -135,7 +135,7 @@ void Optimizer::Materialize() {
   const std::vector<Tensor> buffers = TensorsIn(buffers_.data(), BufferSpecs());
   exchange_ = buffers[0];
   squares_ = buffers[1];
-  own_squares_.resize(static_cast<size_t>(squares_.elements()));
+  own_squares_ = HostArray<double>(device_, squares_.elements());
   model_squares_.resize(static_cast<size_t>(model_parameters_));
 }
 
@@ -256,7 +256,7 @@ double Optimizer::GradientNorm() {
   device_.ops().SumsOfSquares(squares, counted_);
   device_.CopyOut(own_squares_.data(), squares);
   std::fill(model_squares_.begin(), model_squares_.end(), 0.0);
-  auto square = own_squares_.begin();
+  const double* square = own_squares_.begin();
   for (const Shard& shard : shards_) {
     double& of_parameter = model_squares_[static_cast<size_t>(shard.model_index)];
     for (size_t i = 0; i < shard.counted; ++i) of_parameter += *square++;

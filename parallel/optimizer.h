@@ -120,7 +120,7 @@ class Optimizer {
   Storage state_, buffers_;
   Tensor exchange_;  // largest tensor that two ranks add up outside its own memory
   Tensor squares_;   // f64, of the gradients that this rank counts, at most one for every box
-  std::vector<double> own_squares_;    // squares_ on the host
+  HostArray<double> own_squares_;      // squares_ on the host
   std::vector<double> model_squares_;  // [model_parameters], over all ranks
 };
 

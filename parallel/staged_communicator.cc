@@ -43,7 +43,7 @@ StagedCommunicator::StagedCommunicator(std::unique_ptr<Communicator> host, Devic
 
 void StagedCommunicator::AllReduce(Tensor inout, Reduction reduction) {
   if (size() == 1) return;
-  const Tensor staged = in_.Like(inout);
+  const Tensor staged = Like(inout, in_);
   device_.CopyOut(staged.data(), inout);
   host_->AllReduce(staged, reduction);
   device_.CopyIn(inout, staged.data());
@@ -51,7 +51,7 @@ void StagedCommunicator::AllReduce(Tensor inout, Reduction reduction) {
 
 void StagedCommunicator::AllGather(Tensor inout, absl::Span<const int64_t> counts) {
   if (size() == 1) return;
-  const Tensor staged = in_.Like(inout);
+  const Tensor staged = Like(inout, in_);
   device_.CopyOut(Own(staged, counts).data(), Own(inout, counts));
   host_->AllGather(staged, counts);
   device_.CopyIn(inout, staged.data());
@@ -68,7 +68,7 @@ void StagedCommunicator::ReduceScatterAsBFloat16(Tensor inout, absl::Span<const 
 void StagedCommunicator::ReduceScatterBy(ReduceScatterOperation operation, Tensor inout,
                                          absl::Span<const int64_t> counts) {
   if (size() == 1) return;
-  const Tensor staged = in_.Like(inout);
+  const Tensor staged = Like(inout, in_);
   device_.CopyOut(staged.data(), inout);
   ((*host_).*operation)(staged, counts);
   device_.CopyIn(Own(inout, counts), Own(staged, counts).data());
@@ -77,7 +77,7 @@ void StagedCommunicator::ReduceScatterBy(ReduceScatterOperation operation, Tenso
 // Rows between the parts stay what they are.
 void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, RowParts in_parts) {
   if (size() == 1) return CopyParts(device_, out, out_parts, in, in_parts);
-  const Tensor staged_out = out_.Like(out), staged_in = in_.Like(in);
+  const Tensor staged_out = Like(out, out_), staged_in = Like(in, in_);
   ForEachPart(staged_in, in, in_parts,
               [this](Tensor to, Tensor from) { device_.CopyOut(to.data(), from); });
   host_->AllToAll(staged_out, out_parts, staged_in, in_parts);
@@ -87,7 +87,7 @@ void StagedCommunicator::AllToAll(Tensor out, RowParts out_parts, Tensor in, Row
 
 void StagedCommunicator::Broadcast(Tensor inout, int root) {
   if (size() == 1) return;
-  const Tensor staged = in_.Like(inout);
+  const Tensor staged = Like(inout, in_);
   if (rank() == root) device_.CopyOut(staged.data(), inout);
   host_->Broadcast(staged, root);
   if (rank() != root) device_.CopyIn(inout, staged.data());
@@ -101,7 +101,7 @@ void StagedCommunicator::Barrier() {
 Ticket StagedCommunicator::Send(Tensor tensor, int to, Channel channel) {
   const int64_t index = FreeMessage();
   Message& message = messages_[static_cast<size_t>(index)];
-  const Tensor staged = message.buffer.Like(tensor);
+  const Tensor staged = Like(tensor, message.buffer);
   message.target = Tensor();
   device_.CopyOut(staged.data(), tensor);
   message.ticket = host_->Send(staged, to, channel);
@@ -116,7 +116,7 @@ Ticket StagedCommunicator::StartReceive(Tensor tensor, int from, Channel channel
   const int64_t index = FreeMessage();
   Message& message = messages_[static_cast<size_t>(index)];
   message.target = tensor;
-  message.ticket = host_->StartReceive(message.buffer.Like(tensor), from, channel);
+  message.ticket = host_->StartReceive(Like(tensor, message.buffer), from, channel);
   return {.request = index, .what = message.ticket.what};
 }
 
@@ -128,12 +128,12 @@ void StagedCommunicator::Wait(Ticket ticket) {
   message.under_way = false;
 }
 
-Tensor StagedCommunicator::Buffer::Like(Tensor tensor) {
-  if (tensor.bytes() > bytes_) {
-    bytes_ = tensor.bytes();
-    data_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes_));
+Tensor StagedCommunicator::Like(Tensor tensor, Buffer& buffer) const {
+  if (tensor.bytes() > static_cast<int64_t>(buffer.size())) {
+    buffer = Buffer();  // not both at once
+    buffer = Buffer(device_, tensor.bytes());
   }
-  return Tensor(data_.get(), tensor.dtype(), tensor.shape());
+  return Tensor(buffer.data(), tensor.dtype(), tensor.shape());
 }
 
 Tensor StagedCommunicator::Own(Tensor tensor, absl::Span<const int64_t> counts) const {

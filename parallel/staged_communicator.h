@@ -36,17 +36,7 @@ class StagedCommunicator final : public Communicator {
   void Wait(Ticket ticket) override;
 
  private:
-  // Memory of the host that only grows.
-  class Buffer {
-   public:
-    // Such a tensor in the buffer; its former contents are lost.
-    Tensor Like(Tensor tensor);
-    const std::byte* data() const { return data_.get(); }
-
-   private:
-    std::unique_ptr<std::byte[]> data_;
-    int64_t bytes_ = 0;
-  };
+  using Buffer = HostArray<std::byte>;  // only grows
   // A message under way, or a place for one.
   struct Message {
     Buffer buffer;
@@ -57,6 +47,8 @@ class StagedCommunicator final : public Communicator {
 
   using ReduceScatterOperation = void (Communicator::*)(Tensor, absl::Span<const int64_t>);
 
+  // A tensor like this one in the buffer, whose former contents are lost.
+  Tensor Like(Tensor tensor, Buffer& buffer) const;
   // The part of `tensor` that is this rank's piece.
   Tensor Own(Tensor tensor, absl::Span<const int64_t> counts) const;
   // operation: the communicator within's.

@@ -30,6 +30,8 @@ class CpuDevice final : public Device {
 
   void Free(std::byte* data, int64_t bytes) override { munmap(data, static_cast<size_t>(bytes)); }
   int64_t FreeBytes() const override { return 0; }
+  std::byte* AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  void FreeHost(std::byte* data, int64_t bytes) override { Free(data, bytes); }
 
   void Copy(Tensor to, Tensor from) override {
     CheckCopy(to, from);

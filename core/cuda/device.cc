@@ -1,5 +1,7 @@
 #include "core/cuda/device.h"
 
+#include <cstring>
+
 #include "core/cuda/check.h"
 #include "core/cuda/collectives.h"
 #include "core/op_checks.h"
@@ -90,6 +92,27 @@ void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
 }
 
 int64_t CudaDevice::FreeBytes() const { return static_cast<int64_t>(MemoryOf(card_).free); }
+
+std::byte* CudaDevice::AllocateHost(int64_t bytes) {
+  Check(cudaSetDevice(card_), "cudaSetDevice");
+  void* data = nullptr;
+  const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    Die(
+        absl::StrFormat("the host of card %d has no %d bytes of memory left that it could "
+                        "page-lock: use fewer ranks on it, a smaller train.microbatch or a host "
+                        "with more free memory",
+                        card_, bytes));
+  }
+  Check(error, "cudaMallocHost");
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  return static_cast<std::byte*>(data);
+}
+
+void CudaDevice::FreeHost(std::byte* data, int64_t /*bytes*/) {
+  Check(cudaSetDevice(card_), "cudaSetDevice");
+  Check(cudaFreeHost(data), "cudaFreeHost");
+}
 
 void CudaDevice::Copy(Tensor to, Tensor from) {
   CheckCopy(to, from);

@@ -1,70 +1,64 @@
-// Recorded work, on every device: nothing is done before it is run, and it is done as it was given.
 #include "core/device.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <numeric>
+#include <utility>
 #include <vector>
 
-#include "core/ops.h"
+#include "absl/types/span.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/counted_device.h"
 #include "tests/testing/tested_device.h"
 
 namespace twinstream::testing {
 namespace {
 
-using Matrix = std::vector<float>;  // [2, 2]
+using ::testing::Each;
+using ::testing::ElementsAreArray;
 
-class RecordedWorkTest : public ::testing::Test {
- protected:
-  Tensor Make() {
-    memory_.emplace_back(*device_, 4 * SizeOf(DType::kF32));
-    return {memory_.back().data(), DType::kF32, {2, 2}};
+TEST(HostArrayTest, IsAlignedAndZeroAtBirthAndReachesTheDeviceAndBack) {
+  constexpr int64_t kSize = 10'007;
+  const std::unique_ptr<Device> device = TestedDevices()(0);
+  for (int i = 0; i < 2; ++i) {  // perhaps the same memory again
+    HostArray<int32_t> sent(*device, kSize), received(*device, kSize);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(sent.data()) % alignof(std::max_align_t), 0);
+    ASSERT_EQ(sent.size(), kSize);
+    EXPECT_THAT(absl::MakeConstSpan(sent), Each(0));
+    EXPECT_THAT(absl::MakeConstSpan(received), Each(0));
+    std::iota(sent.begin(), sent.end(), 1);
+    const std::vector<int32_t> expected(sent.begin(), sent.end());
+    const Storage storage(*device, 4 * kSize);
+    const Tensor tensor(storage.data(), DType::kI32, {kSize});
+    device->CopyIn(tensor, sent.data());
+    std::fill(sent.begin(), sent.end(), -1);
+    device->CopyOut(received.data(), tensor);
+    EXPECT_THAT(absl::MakeConstSpan(received), ElementsAreArray(expected));
   }
-  Matrix ValuesOf(Tensor tensor) {
-    Matrix values(4);
-    device_->CopyOut(values.data(), tensor);
-    return values;
-  }
-
-  const std::unique_ptr<Device> device_ = TestedDevices()(0);
-  std::vector<Storage> memory_;
-};
-
-TEST_F(RecordedWorkTest, IsNotDoneWhileItIsRecorded) {
-  const Tensor a = Make();
-  const Matrix values = {1, 2, 3, 4};
-  device_->CopyIn(a, values.data());
-  const auto work = device_->Record([&] { device_->ops().Zero(a); });
-  EXPECT_EQ(ValuesOf(a), values);
-  EXPECT_EQ(work == nullptr, device_->name() == "cpu");
 }
 
-TEST_F(RecordedWorkTest, RunsInItsOrderWithTheArgumentsOfThenOnTheDataOfNow) {
-  const Tensor a = Make(), b = Make(), sum = Make(), product = Make(), copy = Make();
-  const Ops& ops = device_->ops();
-  float factor = 2;
-  bool accumulate = false;
-  const auto issue = [&] {
-    ops.Zero(sum);
-    ops.Add(sum, a);
-    ops.Add(sum, b);
-    ops.Scale(sum, factor);
-    ops.Matmul(product, sum, b, {.accumulate = accumulate});
-    device_->Copy(copy, product);
-  };
-  issue();  // what operations run with is chosen at their first call
-  const auto work = device_->Record(issue);
-  if (work == nullptr) GTEST_SKIP() << device_->name() << " records nothing";
-  factor = 100;
-  accumulate = true;
-  const auto run = [&](const Matrix& a_values, const Matrix& b_values) {
-    device_->CopyIn(a, a_values.data());
-    device_->CopyIn(b, b_values.data());
-    work->Run();
-    return ValuesOf(copy);
-  };
-  EXPECT_EQ(run({1, 2, 3, 4}, {1, 0, 0, 1}), Matrix({4, 4, 6, 10}));
-  EXPECT_EQ(run({1, 2, 3, 4}, {1, 0, 0, 1}), Matrix({4, 4, 6, 10}));
-  EXPECT_EQ(run({0, 1, 0, 1}, {0, 1, 1, 0}), Matrix({4, 0, 2, 2}));
+TEST(HostArrayTest, IsGivenBackOnceByItsLastOwner) {
+  CountedDevice device(TestedDevices()(0));
+  {
+    HostArray<double> first(device, 3);
+    EXPECT_EQ(device.counts().host_held, 24);
+    const double* const data = first.data();
+    HostArray<double> second = std::move(first);
+    EXPECT_EQ(second.data(), data);
+    HostArray<double> third;
+    third = std::move(second);
+    EXPECT_EQ(third.data(), data);
+    EXPECT_EQ(third.size(), 3);
+    third = HostArray<double>(device, 5);
+    EXPECT_EQ(device.counts().host_held, 40);
+    const HostArray<double> none(device, 0);
+    EXPECT_EQ(none.begin(), none.end());
+  }
+  EXPECT_EQ(device.counts().host_held, 0);
+  EXPECT_EQ(device.counts().host_allocated, 64);
 }
 
 }  // namespace

@@ -142,14 +142,16 @@ TEST_F(ProfiledDeviceTest, TheDeviceGoesOnTooAndCopiesAreOperations) {
   profile.BeginStep();
   device->Allocate(1);
   device->Free(nullptr, 1);
+  device->AllocateHost(1);
+  device->FreeHost(nullptr, 1);
   device->CopyIn(a, nullptr);
   device->CopyOut(nullptr, a);
   device->Synchronize();
   device->Copy(a, b);
   profile.EndStep();
   EXPECT_EQ(device->name(), "recording");
-  EXPECT_THAT(calls_, ElementsAre("Allocate", "Free", "CopyIn", "CopyOut", "Synchronize",
-                                  "Synchronize", "Copy", "Synchronize"));
+  EXPECT_THAT(calls_, ElementsAre("Allocate", "Free", "AllocateHost", "FreeHost", "CopyIn",
+                                  "CopyOut", "Synchronize", "Synchronize", "Copy", "Synchronize"));
   ASSERT_EQ(profile.rows().size(), 1);
   EXPECT_EQ(profile.rows()[0].key.op, "copy");
   EXPECT_EQ(profile.rows()[0].work.bytes, 6 * kFloat);

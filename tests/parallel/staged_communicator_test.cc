@@ -3,6 +3,7 @@
 #include "gtest/gtest.h"
 #include "parallel/host_communicator.h"
 #include "tests/testing/collective_checks.h"
+#include "tests/testing/counted_device.h"
 #include "tests/testing/rank_devices.h"
 #include "tests/testing/recording_device.h"
 #include "tests/testing/run_ranks.h"
@@ -26,6 +27,25 @@ TEST_P(StagedCommunicatorTest, GivesTheBitsOfTheHostForTensorsOfADevice) {
     StagedCommunicator staged = Staged(transport, *device);
     UploadedCommunicator world(staged, *device);
     CheckTensors(world);
+  });
+}
+
+// The copies counted are the communicator's alone.
+TEST_P(StagedCommunicatorTest, StagesInMemoryOfAllocateHostAndGivesItBack) {
+  RunRanks(GetParam(), [](Transport& transport) {
+    std::unique_ptr<Device> untouchable = MakeUntouchableDevice();
+    Device& uncounted = *untouchable;
+    CountedDevice device(std::move(untouchable));
+    {
+      StagedCommunicator staged = Staged(transport, device);
+      UploadedCommunicator world(staged, uncounted);
+      CheckTensors(world);
+    }
+    const CountedDevice::Counts counts = device.counts();
+    EXPECT_GT(counts.copies_in, 0);
+    EXPECT_GT(counts.copies_out, 0);
+    EXPECT_EQ(counts.pageable_copies, 0);
+    EXPECT_EQ(counts.host_held, 0);
   });
 }
 

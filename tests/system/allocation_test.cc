@@ -1,5 +1,5 @@
 // After the first steps a step asks for no memory: neither from C++'s heap nor from the device. And
-// it copies no more to the host than it must.
+// it copies no more to the host than it must, and only to and from what AllocateHost has given.
 #include <dlfcn.h>
 #include <dnnl.h>
 #include <sys/resource.h>
@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "launch/trainer.h"
+#include "tests/testing/counted_device.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/tiny_run.h"
 
@@ -55,59 +56,29 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Another device, counting what is asked of it.
-class CountingDevice final : public Device {
- public:
-  explicit CountingDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {}
-
-  absl::string_view name() const override { return device_->name(); }
-  std::byte* Allocate(int64_t bytes) override {
-    allocated_ += bytes;
-    return device_->Allocate(bytes);
-  }
-  void Free(std::byte* data, int64_t bytes) override { device_->Free(data, bytes); }
-  int64_t FreeBytes() const override { return device_->FreeBytes(); }
-  void Copy(Tensor to, Tensor from) override { device_->Copy(to, from); }
-  void CopyIn(Tensor to, const void* host) override { device_->CopyIn(to, host); }
-  void CopyOut(void* host, Tensor from) override {
-    ++copies_out_;
-    device_->CopyOut(host, from);
-  }
-  void Synchronize() override { device_->Synchronize(); }
-  std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override {
-    return device_->Record(issue);
-  }
-  const Ops& ops() const override { return device_->ops(); }
-  bool host_memory() const override { return device_->host_memory(); }
-  DeviceNetwork* network() override { return device_->network(); }
-
-  int64_t allocated() const { return allocated_; }
-  int64_t copies_out() const { return copies_out_; }
-
- private:
-  std::unique_ptr<Device> device_ = *MakeDevice("cpu");
-  int64_t allocated_ = 0, copies_out_ = 0;
-};
-
 // Heap allocations of two steps of all ranks after three steps, of a device that is profiled or
-// not. Also compares the memory plan with what the devices were asked for.
+// not. Also compares the memory plan with what the devices were asked for, and sees
+// where on the host the steps' copies begin and end.
 int64_t SteadyAllocations(const JobSpec& job, const DeviceMaker& make_device = CpuDevices()) {
   allocations = 0;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
-    auto counting_device = std::make_unique<CountingDevice>(make_device(transport.rank()));
-    const CountingDevice& counted = *counting_device;
-    std::unique_ptr<Device> device = std::move(counting_device);
+    auto counted_device = std::make_unique<CountedDevice>(make_device(transport.rank()));
+    const CountedDevice& counted = *counted_device;
+    std::unique_ptr<Device> device = std::move(counted_device);
     OpProfile profile;
     if (job.metrics().profile()) device = MakeProfiledDevice(std::move(device), profile);
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     const int64_t planned = trainer.memory().total();
     trainer.Materialize();
     trainer.InitializeWeights();
-    EXPECT_EQ(counted.allocated(), planned);
+    EXPECT_EQ(counted.counts().allocated, planned);
     const HostBatch batch = trainer.EmptyBatch();
+    const CountedDevice::Counts before = counted.counts();
+    int64_t host_allocated = 0;
     for (int64_t step = 1; step <= 5; ++step) {
       if (step == 4) {
         trainer.grid().world().Barrier();
+        host_allocated = counted.counts().host_allocated;
         counting = true;
       }
       profile.BeginStep();
@@ -117,7 +88,12 @@ int64_t SteadyAllocations(const JobSpec& job, const DeviceMaker& make_device = C
     trainer.grid().world().Barrier();
     counting = false;
     EXPECT_EQ(profile.rows().empty(), !job.metrics().profile());
-    EXPECT_EQ(counted.allocated(), planned);
+    const CountedDevice::Counts after = counted.counts();
+    EXPECT_EQ(after.allocated, planned);
+    EXPECT_EQ(after.host_allocated, host_allocated);
+    EXPECT_GT(after.copies_in, before.copies_in);
+    EXPECT_GT(after.copies_out, before.copies_out);
+    EXPECT_EQ(after.pageable_copies, before.pageable_copies);
   });
   return allocations;
 }
@@ -164,16 +140,16 @@ std::vector<int64_t> CopiesOut(const JobSpec& job) {
   const int ranks = GridShape::From(job.parallel()).ranks();
   std::vector<int64_t> copies(static_cast<size_t>(ranks));
   RunRanks(ranks, [&](Transport& transport) {
-    CountingDevice device(*MakeDevice("cpu"));
+    CountedDevice device(*MakeDevice("cpu"));
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();
     const HostBatch batch = trainer.EmptyBatch();
     trainer.Step(batch, 1, 1e-3, false);
     trainer.EvaluationLoss(batch);
-    const int64_t before = device.copies_out();
+    const int64_t before = device.counts().copies_out;
     trainer.Step(batch, 2, 1e-3, false);
-    copies[static_cast<size_t>(transport.rank())] = device.copies_out() - before;
+    copies[static_cast<size_t>(transport.rank())] = device.counts().copies_out - before;
   });
   return copies;
 }

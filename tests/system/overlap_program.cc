@@ -53,7 +53,7 @@ class Contestant {
     trainer_.Materialize();
     trainer_.InitializeWeights();
     uint32_t state = static_cast<uint32_t>(trainer_.grid().at().data) + 1;
-    for (std::vector<int32_t>* ids : {&batch_.tokens, &batch_.targets}) {
+    for (HostArray<int32_t>* ids : {&batch_.tokens, &batch_.targets}) {
       for (int32_t& id : *ids) {
         state = state * 1664525 + 1013904223;
         id = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(job.model().vocabulary()));

@@ -107,6 +107,8 @@ std::byte* CountingDevice::Allocate(int64_t bytes) {
 void CountingDevice::Free(std::byte* data, int64_t) {
   operator delete[](data, std::align_val_t{64});
 }
+std::byte* CountingDevice::AllocateHost(int64_t) { Die("the engine copies nothing"); }
+void CountingDevice::FreeHost(std::byte*, int64_t) { Die("the engine copies nothing"); }
 void CountingDevice::Copy(Tensor, Tensor) { Die("the engine copies nothing"); }
 void CountingDevice::CopyIn(Tensor, const void*) { Die("the engine copies nothing"); }
 void CountingDevice::CopyOut(void*, Tensor) { Die("the engine copies nothing"); }

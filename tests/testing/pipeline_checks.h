@@ -51,6 +51,8 @@ class CountingDevice final : public Device {
   std::byte* Allocate(int64_t bytes) override;
   void Free(std::byte* data, int64_t bytes) override;
   int64_t FreeBytes() const override { return 0; }
+  std::byte* AllocateHost(int64_t bytes) override;
+  void FreeHost(std::byte* data, int64_t bytes) override;
   void Copy(Tensor to, Tensor from) override;
   void CopyIn(Tensor to, const void* host) override;
   void CopyOut(void* host, Tensor from) override;

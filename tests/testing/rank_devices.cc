@@ -98,6 +98,8 @@ class RemoteDevice final : public Device, private DeviceNetwork {
   std::byte* Allocate(int64_t bytes) override { return device_.Allocate(bytes); }
   void Free(std::byte* data, int64_t bytes) override { device_.Free(data, bytes); }
   int64_t FreeBytes() const override { return free_bytes_; }
+  std::byte* AllocateHost(int64_t bytes) override { return device_.AllocateHost(bytes); }
+  void FreeHost(std::byte* data, int64_t bytes) override { device_.FreeHost(data, bytes); }
   void Copy(Tensor to, Tensor from) override { device_.Copy(to, from); }
   void CopyIn(Tensor to, const void* host) override { device_.CopyIn(to, host); }
   void CopyOut(void* host, Tensor from) override { device_.CopyOut(host, from); }
@@ -148,6 +150,10 @@ class UntouchableDevice final : public Device {
     pieces_.erase(data);
   }
   int64_t FreeBytes() const override { return 0; }
+  std::byte* AllocateHost(int64_t bytes) override {
+    return new std::byte[static_cast<size_t>(bytes)]();
+  }
+  void FreeHost(std::byte* data, int64_t /*bytes*/) override { delete[] data; }
   void Copy(Tensor to, Tensor from) override { CopyIn(to, Find(from)); }
   void CopyIn(Tensor to, const void* host) override {
     if (to.bytes() > 0) std::memmove(Find(to), host, static_cast<size_t>(to.bytes()));

@@ -131,6 +131,13 @@ class RecordingDevice final : public Device {
   }
   void Free(std::byte* /*data*/, int64_t /*bytes*/) override { calls_.emplace_back("Free"); }
   int64_t FreeBytes() const override { return 0; }
+  std::byte* AllocateHost(int64_t /*bytes*/) override {
+    calls_.emplace_back("AllocateHost");
+    return nullptr;
+  }
+  void FreeHost(std::byte* /*data*/, int64_t /*bytes*/) override {
+    calls_.emplace_back("FreeHost");
+  }
   void Copy(Tensor /*to*/, Tensor /*from*/) override { calls_.emplace_back("Copy"); }
   void CopyIn(Tensor /*to*/, const void* /*host*/) override { calls_.emplace_back("CopyIn"); }
   void CopyOut(void* /*host*/, Tensor /*from*/) override { calls_.emplace_back("CopyOut"); }

@@ -70,6 +70,8 @@ class EmulatedDevice final : public Device {
   }
 
   int64_t FreeBytes() const override { return 0; }
+  std::byte* AllocateHost(int64_t bytes) override { return Allocate(bytes); }
+  void FreeHost(std::byte* data, int64_t bytes) override { Free(data, bytes); }
 
   void Copy(Tensor to, Tensor from) override {
     CheckCopy(to, from);
