@@ -1,5 +1,6 @@
 #include "core/cuda/device.h"
 
+#include "absl/strings/str_cat.h"
 #include "core/cuda/check.h"
 #include "core/cuda/collectives.h"
 #include "core/op_checks.h"
@@ -25,6 +26,10 @@ int MultiprocessorsOf(int card) {
   return count;
 }
 
+std::string NameOf(const FusedAttention* fused) {
+  return fused == nullptr ? "cuda" : absl::StrCat("cuda, attention by ", fused->name());
+}
+
 void CopyBytes(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
   if (bytes == 0 || to == from) return;
   Check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
@@ -37,7 +42,9 @@ CudaDevice::CudaDevice(int card)
     : card_(card),
       stream_(card, CudaStream::Priority::kUsual),
       workspace_(*this, kWorkspaceBytes),
-      ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()}),
+      ops_(stream(), MultiprocessorsOf(card), workspace(),
+           MakeFusedAttention(stream(), workspace())),
+      name_(NameOf(ops_.fused())),
       network_(MakeCudaNetwork(*this)) {}
 
 std::byte* CudaDevice::Allocate(int64_t bytes) {

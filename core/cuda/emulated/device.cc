@@ -27,7 +27,7 @@ class EmulatedDevice final : public Device {
  public:
   EmulatedDevice()
       : workspace_{Allocate(kWorkspaceBytes), kWorkspaceBytes},
-        ops_(gpu::Stream(), /*multiprocessors=*/2, workspace_) {}
+        ops_(gpu::Stream(), /*multiprocessors=*/2, workspace_, /*fused=*/nullptr) {}
   ~EmulatedDevice() override { Free(workspace_.data, workspace_.bytes); }
 
   absl::string_view name() const override { return "emulated"; }
