@@ -32,7 +32,8 @@ class RecordedWork {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual absl::string_view name() const = 0;  // "cpu", "cuda"
+  // For people: "cpu", "cuda", and of a library that computes some operations its name.
+  virtual absl::string_view name() const = 0;
   virtual std::byte* Allocate(
       int64_t bytes) = 0;  // 64-byte aligned, zeroed; dies when there is none
   virtual void Free(std::byte* data, int64_t bytes) = 0;

@@ -113,6 +113,9 @@ struct AttentionShape {
           head_dim = 0;  // B T H K D, of this rank
   int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim; }
   int64_t rows() const { return batch * sequence; }
+
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the generated 0 for a pointer
+  friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 };
 
 // Tokens [query_begin, query_end) of one part of a sequence, all of which see the keys of tokens

@@ -1,5 +1,5 @@
 // The operations of attention: what is asked for, checked, and handed to the kernels that can do
-// it.
+// it: a library's, ours on tensor cores, or ours of float32 arithmetic.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -126,10 +126,21 @@ void Backward(AttentionArguments arguments, int64_t batch, const Workspace& work
   }
 }
 
+// Whether a library is asked, before our own kernels, for a causal triangle. Not for results in
+// float32: further calls will add to them, of rectangles, which are always ours.
+bool SuitsLibrary(const AttentionArguments& a, int64_t batch) {
+  const auto is_bf16 = [](const Activations& x) { return x.data == nullptr || x.bf16; };
+  return batch * a.H * a.T > 0 && (a.D == 64 || a.D == 128) && FitsTensorCores(a) && a.out.bf16 &&
+         is_bf16(a.dq) && is_bf16(a.dk) && is_bf16(a.dv);
+}
+
 }  // namespace
 
 void CudaOps::AttentionForward(const AttentionShape& shape, const AttentionTensors& t) const {
-  Forward(TriangleOf(shape, t), shape.batch, stream_);
+  const AttentionArguments arguments = TriangleOf(shape, t);
+  const bool ask = fused_ != nullptr && SuitsLibrary(arguments, shape.batch);
+  if (ask && fused_->Forward(shape, t)) return;
+  Forward(arguments, shape.batch, stream_);
 }
 
 void CudaOps::AttentionMergeForward(const AttentionShape& shape,
@@ -142,6 +153,8 @@ void CudaOps::AttentionBackward(const AttentionShape& shape, const AttentionTens
                                 const AttentionGradients& g) const {
   AttentionArguments arguments = TriangleOf(shape, t);
   AddGradients(arguments, shape, g);
+  const bool ask = fused_ != nullptr && SuitsLibrary(arguments, shape.batch);
+  if (ask && fused_->Backward(shape, t, g)) return;
   Backward(arguments, shape.batch, workspace_, stream_);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "absl/strings/str_cat.h"
 #include "core/cuda/check.h"
 #include "core/cuda/collectives.h"
 #include "core/op_checks.h"
@@ -25,6 +26,10 @@ int MultiprocessorsOf(int card) {
   Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card),
         "cudaDeviceGetAttribute");
   return count;
+}
+
+std::string NameOf(const FusedAttention* fused) {
+  return fused == nullptr ? "cuda" : absl::StrCat("cuda, attention by ", fused->name());
 }
 
 void CopyBytes(void* to, const void* from, int64_t bytes, cudaStream_t stream) {
@@ -59,7 +64,9 @@ CudaDevice::CudaDevice(int card)
     : card_(card),
       stream_(card, CudaStream::Priority::kUsual),
       workspace_(*this, kWorkspaceBytes),
-      ops_(stream(), MultiprocessorsOf(card), {workspace_.data(), workspace_.bytes()}),
+      ops_(stream(), MultiprocessorsOf(card), workspace(),
+           MakeFusedAttention(stream(), workspace())),
+      name_(NameOf(ops_.fused())),
       network_(MakeCudaNetwork(*this)) {}
 
 void CudaDevice::CheckNotRecording(const char* what) const {

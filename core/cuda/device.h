@@ -1,6 +1,8 @@
 // CudaDevice: one card's memory and operations, on one stream.
 #pragma once
 
+#include <string>
+
 #include "core/cuda/ops.h"
 #include "core/cuda/stream.h"
 #include "core/device.h"
@@ -16,7 +18,7 @@ class CudaDevice final : public Device {
   int card() const { return card_; }
   cudaStream_t stream() const { return stream_.get(); }
 
-  absl::string_view name() const override { return "cuda"; }
+  absl::string_view name() const override { return name_; }
   std::byte* Allocate(int64_t bytes) override;
   void Free(std::byte* data, int64_t bytes) override;
   int64_t FreeBytes() const override;
@@ -34,12 +36,14 @@ class CudaDevice final : public Device {
 
  private:
   void CheckNotRecording(const char* what) const;
+  Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
 
   int card_;
   bool recording_ = false;
   CudaStream stream_;
   Storage workspace_;
   CudaOps ops_;
+  std::string name_;
   std::unique_ptr<DeviceNetwork> network_;
 };
 

@@ -18,7 +18,7 @@ struct Variable {
   const char *name, *value;
 };
 
-// What CUDA and NCCL read once, when they start. A person's own values stay.
+// What CUDA, NCCL and cuDNN's frontend read once, when they start. A person's own values stay.
 constexpr Variable kEnvironment[] = {
     // A kernel that is loaded at its first launch may wait until the whole card is idle, and a
     // receive that is under way on it until another rank launches that kernel: for ever.
@@ -28,6 +28,11 @@ constexpr Variable kEnvironment[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
     // By default NCCL connects a group for an algorithm at its first use, which is in a step.
     {"NCCL_RUNTIME_CONNECT", "0"},
+    // cuDNN's frontend loads CUDA's runtime, by default of CUDA 12 where there is one.
+    {"CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13"},
+    // Attention's deterministic backward on Hopper: its sums in order (cuDNN 9.25 and newer), not
+    // through T x T scores in memory, which we do not take.
+    {"CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0"},
 };
 
 int AttributeOf(int card, cudaDeviceAttr attribute) {

@@ -1,10 +1,13 @@
 // CudaOps: the operations on a CUDA device's memory, on one stream. One .cu file per kernel family
-// implements them; products are cuBLASLt's. Every result has the same bits every time.
+// implements them; products are cuBLASLt's, attention in part a library's where there is one. Every
+// result has the same bits every time.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
+#include "core/cuda/fused_attention.h"
 #include "core/cuda/matrix_products.h"
 #include "core/cuda/workspace.h"
 #include "core/ops.h"
@@ -14,12 +17,17 @@ namespace twinstream {
 
 class CudaOps final : public Ops {
  public:
-  // multiprocessors: of the device. `workspace` outlives the ops and is theirs alone.
-  CudaOps(gpu::Stream stream, int multiprocessors, Workspace workspace)
+  // multiprocessors: of the device. `workspace` outlives the ops and is theirs alone. fused: made
+  // for the same stream and workspace, or null.
+  CudaOps(gpu::Stream stream, int multiprocessors, Workspace workspace,
+          std::unique_ptr<FusedAttention> fused)
       : stream_(stream),
         multiprocessors_(multiprocessors),
         workspace_(workspace),
-        products_(MakeMatrixProducts(stream)) {}
+        products_(MakeMatrixProducts(stream)),
+        fused_(std::move(fused)) {}
+
+  const FusedAttention* fused() const { return fused_.get(); }
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
@@ -65,6 +73,7 @@ class CudaOps final : public Ops {
   int multiprocessors_;
   Workspace workspace_;
   std::unique_ptr<MatrixProducts> products_;
+  std::unique_ptr<FusedAttention> fused_;  // attention.cu chooses; null: our own kernels do all
 };
 
 }  // namespace twinstream

@@ -65,7 +65,7 @@ check_vendor_header() { # check_vendor_header FILE LINE DELIMITER PATH
     mpi.h) owners="parallel/mpi_transport.cc launch/runtime.cc" ;;
     dnnl* | oneapi/*) owners="core/cpu/matmul.cc" ;;
     omp.h) owners="core/cpu/ core/threads.cc" ;;
-    cuda* | cublas* | nccl*) owners="core/cuda/" ;;
+    cuda* | cublas* | cudnn* | nccl*) owners="core/cuda/" ;;
     *) return 0 ;;
   esac
   local owner

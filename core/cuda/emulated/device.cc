@@ -40,7 +40,7 @@ class EmulatedDevice final : public Device {
  public:
   explicit EmulatedDevice(int64_t workspace_bytes)
       : workspace_{Allocate(workspace_bytes), workspace_bytes},
-        ops_(stream(), /*multiprocessors=*/2, workspace_) {}
+        ops_(stream(), /*multiprocessors=*/2, workspace_, /*fused=*/nullptr) {}
   ~EmulatedDevice() override { Free(workspace_.data, workspace_.bytes); }
 
   absl::string_view name() const override { return "emulated"; }
