@@ -1,9 +1,8 @@
 // Recorded work, on every device: nothing is done before it is run, and it is done as it was given.
-#include "core/device.h"
-
 #include <memory>
 #include <vector>
 
+#include "core/device.h"
 #include "core/ops.h"
 #include "gtest/gtest.h"
 #include "tests/testing/tested_device.h"
