@@ -52,7 +52,7 @@ Moe::Moe(ModelContext& context, int64_t layer, float micro_batch_share)
                .home_counts = std::vector<int64_t>(parts),
                .expert_begins = std::vector<int64_t>(parts),
                .expert_counts = std::vector<int64_t>(parts),
-               .experts = std::vector<Range>(static_cast<size_t>(experts_))};
+               .expert_rows = std::vector<int64_t>(static_cast<size_t>(experts_))};
   for (int r = 0; r < context.experts.size(); ++r) {
     count_begins_.push_back(r * experts_);
     count_counts_.push_back(experts_);
@@ -148,31 +148,16 @@ void Moe::PlanExchange(Saved saved) {
     home += x.sent[part];
   }
   x.rows = 0;
-  const size_t experts = x.experts.size();
+  const size_t experts = x.expert_rows.size();
   for (size_t e = 0; e < experts; ++e) {
-    x.experts[e].begin = x.rows;
+    const int64_t begin = x.rows;
     for (size_t part = e; part < x.received.size(); part += experts) {  // a sender each
       x.expert_begins[part] = x.rows;
       x.expert_counts[part] = x.received[part];
       x.rows += x.received[part];
     }
-    x.experts[e].end = x.rows;
+    x.expert_rows[e] = x.rows - begin;
   }
-}
-
-Tensor Moe::RowsOf(size_t expert, Tensor all) const {
-  const Range& rows = exchange_.experts[expert];
-  return all.Rows(rows.begin, rows.end);
-}
-
-Tensor Moe::UpOf(Tensor weights, size_t expert) const {
-  const int64_t rows = 2 * width_, begin = static_cast<int64_t>(expert) * rows;
-  return weights.Rows(begin, begin + rows);
-}
-
-Tensor Moe::DownOf(Tensor weights, size_t expert) const {
-  const int64_t rows = context_.hidden(), begin = static_cast<int64_t>(expert) * rows;
-  return weights.Rows(begin, begin + rows);
 }
 
 // Where rows of `at_experts` are at home: a lone rank's stay where they are.
@@ -207,10 +192,8 @@ void Moe::ProjectIn(Tensor h, Saved saved) {
   PlanExchange(saved);
 
   SendToExperts(saved[kExpertRows], h, saved[kChoices], {});
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), UpOf(up_->value, e),
-               {.transpose_b = true, .varying = true});
-  }
+  ops.GroupedMatmul(saved[kUp], saved[kExpertRows], up_->value, exchange_.expert_rows,
+                    {.transpose_b = true});
 }
 
 void Moe::Core(Saved saved) {
@@ -224,34 +207,26 @@ void Moe::ProjectOut(Tensor o, Saved saved) {
   PlanExchange(saved);
   ScratchScope scope(*context_.scratch);
   const Tensor y = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(RowsOf(e, y), RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
-               {.transpose_b = true, .varying = true});
-  }
+  ops.GroupedMatmul(y, saved[kActivation], down_->value, exchange_.expert_rows,
+                    {.transpose_b = true});
   ops.CombineRows(o, BringHome(y), saved[kRows], saved[kWeights]);
 }
 
 void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Ops& ops = context_.ops;
   PlanExchange(saved);
-  const size_t experts = exchange_.experts.size();
   const auto used = [rows = exchange_.rows](Tensor all) { return all.Rows(0, rows); };
 
   ScratchScope scope(*context_.scratch);
   SendToExperts(saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
   const Tensor d_activation =
       context_.scratch->Allocate(context_.activation, saved[kActivation].shape());
-  for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(RowsOf(e, d_activation), RowsOf(e, saved[kGradientRows]), DownOf(down_->value, e),
-               {.varying = true});
-  }
+  ops.GroupedMatmul(d_activation, saved[kGradientRows], down_->value, exchange_.expert_rows, {});
   const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
   ops.RowProducts(used(products), used(d_activation), used(saved[kActivation]));
   ops.SwiGluBackward(used(saved[kUp]), used(d_activation), used(saved[kUp]));
   const Tensor d_rows = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
-  for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(RowsOf(e, d_rows), RowsOf(e, saved[kUp]), UpOf(up_->value, e), {.varying = true});
-  }
+  ops.GroupedMatmul(d_rows, saved[kUp], up_->value, exchange_.expert_rows, {});
   ops.CombineRows(dh, BringHome(d_rows), saved[kRows], {});
   ops.RouterBackward(Routing(saved), BringHome(products), scales_);
   ops.Matmul(dh, saved[kProbabilities], router_->value, {.accumulate = true});
@@ -266,15 +241,11 @@ void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
   PlanExchange(saved);
   ops.Matmul(router_->gradient, saved[kProbabilities], h,
              {.transpose_a = true, .accumulate = router_->AddsToGradient()});
-  const MatmulOptions to_up = {
-      .transpose_a = true, .accumulate = up_->AddsToGradient(), .varying = true};
-  const MatmulOptions to_down = {
-      .transpose_a = true, .accumulate = down_->AddsToGradient(), .varying = true};
-  for (size_t e = 0; e < exchange_.experts.size(); ++e) {
-    ops.Matmul(UpOf(up_->gradient, e), RowsOf(e, saved[kUp]), RowsOf(e, saved[kExpertRows]), to_up);
-    ops.Matmul(DownOf(down_->gradient, e), RowsOf(e, saved[kGradientRows]),
-               RowsOf(e, saved[kActivation]), to_down);
-  }
+  ops.GroupedMatmul(up_->gradient, saved[kUp], saved[kExpertRows], exchange_.expert_rows,
+                    {.transpose_a = true, .accumulate = up_->AddsToGradient()});
+  ops.GroupedMatmul(down_->gradient, saved[kGradientRows], saved[kActivation],
+                    exchange_.expert_rows,
+                    {.transpose_a = true, .accumulate = down_->AddsToGradient()});
 }
 
 }  // namespace twinstream

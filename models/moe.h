@@ -51,8 +51,8 @@ class Moe final : public Layer {
   struct Exchange {
     std::vector<int32_t> sent, received;  // rows per part
     std::vector<int64_t> home_begins, home_counts, expert_begins, expert_counts;
-    std::vector<Range> experts;  // rows of each of this rank's experts
-    int64_t rows = 0;            // theirs together
+    std::vector<int64_t> expert_rows;  // of each of this rank's experts
+    int64_t rows = 0;                  // theirs together
     RowParts home() const { return {home_begins, home_counts}; }
     RowParts at_experts() const { return {expert_begins, expert_counts}; }
   };
@@ -69,11 +69,6 @@ class Moe final : public Layer {
   void SendToExperts(Tensor at_experts, Tensor tokens, Tensor choices, Tensor weights) const;
   // This rank's routed rows out of everybody's `at_experts`.
   Tensor BringHome(Tensor at_experts) const;
-  // One expert's rows out of all on this rank.
-  Tensor RowsOf(size_t expert, Tensor all) const;
-  // One expert's matrix out of the parameter's values or gradients.
-  Tensor UpOf(Tensor weights, size_t expert) const;
-  Tensor DownOf(Tensor weights, size_t expert) const;
 
   ModelContext& context_;
   int64_t layer_;
