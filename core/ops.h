@@ -21,7 +21,7 @@ struct MatmulOptions {
   bool transpose_a = false;  // a is stored [K, M]
   bool transpose_b = false;  // b is stored [N, K]
   bool accumulate = false;   // out += a b instead of out = a b
-  // M, or with transpose_a K, is another number in every call (the rows of one expert): nothing is
+  // M, or with transpose_a K, is another number in every call, as in grouped products: nothing is
   // prepared for that number alone.
   bool varying = false;
 
@@ -187,6 +187,16 @@ class Ops {
 
   // out = a b, or out += a b. a: [M, K], b: [K, N], out: [M, N].
   virtual void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const = 0;
+  // A product for each of G groups: of the first rows_of_group[0] rows (in host memory), of the
+  // rows_of_group[1] after them, and so on; any may be none. Each group has a matrix of its own,
+  // and these lie one below the other:
+  //   rows a [R, K], matrices b [G K, N] or with transpose_b [G N, K]: rows of out [R, N] = a b
+  //   transpose_a: rows a [R, M] and b [R, N]: matrices out [G M, N] = a b, a sum over the rows
+  // Never both transposes; `varying` is understood. R may be more than all groups have: rows behind
+  // them are left alone.
+  virtual void GroupedMatmul(Tensor out, Tensor a, Tensor b,
+                             absl::Span<const int64_t> rows_of_group,
+                             MatmulOptions options) const = 0;
 
   virtual void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const = 0;
   virtual void ResidualBackward(const ResidualSite& site,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/types/span.h"
+#include "core/grouped_products.h"
 #include "core/ops.h"
 
 namespace twinstream {
@@ -21,11 +22,18 @@ OpWork Traffic(std::initializer_list<Tensor> tensors) {
   return work;
 }
 
-OpKey ProductKey(Tensor out, Tensor a, Tensor b, MatmulOptions options) {
-  static constexpr absl::string_view kNames[2][2][2] = {
-      {{"product nn", "product nn +="}, {"product nt", "product nt +="}},
-      {{"product tn", "product tn +="}, {"product tt", "product tt +="}}};
-  OpKey key = {.op = kNames[options.transpose_a][options.transpose_b][options.accumulate],
+using ProductNames = absl::string_view[2][2][2];  // by transpose_a, transpose_b, accumulate
+constexpr ProductNames kProductNames = {
+    {{"product nn", "product nn +="}, {"product nt", "product nt +="}},
+    {{"product tn", "product tn +="}, {"product tt", "product tt +="}}};
+constexpr ProductNames kGroupedProductNames = {
+    {{"grouped product nn", "grouped product nn +="},
+     {"grouped product nt", "grouped product nt +="}},
+    {{"grouped product tn", "grouped product tn +="}, {}}};
+
+OpKey ProductKey(const ProductNames& names, Tensor out, Tensor a, Tensor b,
+                 const MatmulOptions& options) {
+  OpKey key = {.op = names[options.transpose_a][options.transpose_b][options.accumulate],
                .dtype = a.dtype() == b.dtype() ? a.dtype() : DType::kF32,
                .m = out.dim(0),
                .n = out.dim(1),
@@ -39,6 +47,23 @@ OpWork ProductWork(Tensor out, Tensor a, Tensor b, MatmulOptions options) {
   work.flops = 2.0 * static_cast<double>(out.elements()) *
                static_cast<double>(a.dim(options.transpose_a ? 0 : 1));
   return work;
+}
+
+// What all groups have in common, and what they take together; a group without rows at most zeros.
+std::pair<OpKey, OpWork> GroupedProduct(Tensor out, Tensor a, Tensor b,
+                                        absl::Span<const int64_t> rows_of_group,
+                                        const MatmulOptions& options) {
+  OpKey key;
+  OpWork work;
+  ForEachGroup(out, a, b, rows_of_group, options, [&](const GroupProduct& p) {
+    key = ProductKey(kGroupedProductNames, p.out, p.a, p.b, p.options);
+    const bool sets_to_zero = options.transpose_a && !options.accumulate;
+    const OpWork of_group = p.a.dim(0) > 0 ? ProductWork(p.out, p.a, p.b, p.options)
+                                           : Traffic({sets_to_zero ? p.out : Tensor()});
+    work.flops += of_group.flops;
+    work.bytes += of_group.bytes;
+  });
+  return {key, work};
 }
 
 // A write of the block before reads x and o, and y where it changes or moves; the read of the block
@@ -128,8 +153,13 @@ class ProfiledOps final : public Ops {
   }
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override {
-    Time(ProductKey(out, a, b, options), ProductWork(out, a, b, options),
+    Time(ProductKey(kProductNames, out, a, b, options), ProductWork(out, a, b, options),
          [&] { ops_.Matmul(out, a, b, options); });
+  }
+  void GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
+                     MatmulOptions options) const override {
+    const auto [key, work] = GroupedProduct(out, a, b, rows_of_group, options);
+    Time(key, work, [&] { ops_.GroupedMatmul(out, a, b, rows_of_group, options); });
   }
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override {
     Time({"residual forward", t.x.dtype()}, ResidualForwardWork(site, t),

@@ -133,7 +133,7 @@ Moe::Exchange::Exchange(size_t parts, size_t experts_of_rank)
       home_counts(parts),
       expert_begins(parts),
       expert_counts(parts),
-      experts(experts_of_rank) {}
+      expert_rows(experts_of_rank) {}
 
 const Moe::Exchange& Moe::PlanExchange(Saved saved) {
   const Tensor counts = saved[kCounts];
@@ -154,13 +154,13 @@ const Moe::Exchange& Moe::PlanExchange(Saved saved) {
   }
   x.rows = 0;
   for (size_t e = 0; e < experts; ++e) {
-    x.experts[e].begin = x.rows;
+    const int64_t begin = x.rows;
     for (size_t part = e; part < parts; part += experts) {  // a sender each
       x.expert_begins[part] = x.rows;
       x.expert_counts[part] = received[part];
       x.rows += received[part];
     }
-    x.experts[e].end = x.rows;
+    x.expert_rows[e] = x.rows - begin;
   }
   return x;
 }
@@ -170,16 +170,6 @@ const Moe::Exchange& Moe::ExchangeOf(Saved saved) const {
   Check(found != exchanges_.end(), "layer %d is asked for a micro-batch that it has not routed",
         layer_);
   return found->second;
-}
-
-Tensor Moe::UpOf(Tensor weights, size_t expert) const {
-  const int64_t rows = 2 * width_, begin = static_cast<int64_t>(expert) * rows;
-  return weights.Rows(begin, begin + rows);
-}
-
-Tensor Moe::DownOf(Tensor weights, size_t expert) const {
-  const int64_t rows = context_.hidden(), begin = static_cast<int64_t>(expert) * rows;
-  return weights.Rows(begin, begin + rows);
 }
 
 // Where rows of `at_experts` are at home: a lone rank's stay where they are.
@@ -213,10 +203,8 @@ void Moe::ProjectIn(Tensor h, Saved saved) {
   context_.experts.SumOverTokens(saved[kStatistics]);
 
   SendToExperts(x, saved[kExpertRows], h, saved[kChoices], {});
-  for (size_t e = 0; e < x.experts.size(); ++e) {
-    ops.Matmul(x.RowsOf(e, saved[kUp]), x.RowsOf(e, saved[kExpertRows]), UpOf(up_->value, e),
-               {.transpose_b = true, .varying = true});
-  }
+  ops.GroupedMatmul(saved[kUp], saved[kExpertRows], up_->value, x.expert_rows,
+                    {.transpose_b = true});
 }
 
 void Moe::Core(Saved saved) {
@@ -229,34 +217,24 @@ void Moe::ProjectOut(Tensor o, Saved saved) {
   const Exchange& x = ExchangeOf(saved);
   ScratchScope scope(*context_.scratch);
   const Tensor y = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
-  for (size_t e = 0; e < x.experts.size(); ++e) {
-    ops.Matmul(x.RowsOf(e, y), x.RowsOf(e, saved[kActivation]), DownOf(down_->value, e),
-               {.transpose_b = true, .varying = true});
-  }
+  ops.GroupedMatmul(y, saved[kActivation], down_->value, x.expert_rows, {.transpose_b = true});
   ops.CombineRows(o, BringHome(x, y), saved[kRows], saved[kWeights]);
 }
 
 void Moe::BackwardInput(Tensor d_o, Tensor dh, Saved saved) {
   const Ops& ops = context_.ops;
   const Exchange& x = ExchangeOf(saved);
-  const size_t experts = x.experts.size();
 
   ScratchScope scope(*context_.scratch);
   SendToExperts(x, saved[kGradientRows], d_o, saved[kChoices], saved[kWeights]);
   const Tensor d_activation =
       context_.scratch->Allocate(context_.activation, saved[kActivation].shape());
-  for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(x.RowsOf(e, d_activation), x.RowsOf(e, saved[kGradientRows]),
-               DownOf(down_->value, e), {.varying = true});
-  }
+  ops.GroupedMatmul(d_activation, saved[kGradientRows], down_->value, x.expert_rows, {});
   const Tensor products = context_.scratch->Allocate(DType::kF32, {most_rows()});
   ops.RowProducts(x.Used(products), x.Used(d_activation), x.Used(saved[kActivation]));
   ops.SwiGluBackward(x.Used(saved[kUp]), x.Used(d_activation), x.Used(saved[kUp]));
   const Tensor d_rows = context_.scratch->Allocate(context_.activation, saved[kExpertRows].shape());
-  for (size_t e = 0; e < experts; ++e) {
-    ops.Matmul(x.RowsOf(e, d_rows), x.RowsOf(e, saved[kUp]), UpOf(up_->value, e),
-               {.varying = true});
-  }
+  ops.GroupedMatmul(d_rows, saved[kUp], up_->value, x.expert_rows, {});
   ops.CombineRows(dh, BringHome(x, d_rows), saved[kRows], {});
   ops.RouterBackward(Routing(saved), BringHome(x, products), scales_);
   ops.Matmul(dh, saved[kProbabilities], router_->value, {.accumulate = true});
@@ -271,16 +249,10 @@ void Moe::BackwardWeight(Tensor h, Tensor /*d_o*/, Saved saved) {
   const Exchange& x = ExchangeOf(saved);
   ops.Matmul(router_->gradient, saved[kProbabilities], h,
              {.transpose_a = true, .accumulate = router_->AddsToGradient()});
-  const MatmulOptions to_up = {
-      .transpose_a = true, .accumulate = up_->AddsToGradient(), .varying = true};
-  const MatmulOptions to_down = {
-      .transpose_a = true, .accumulate = down_->AddsToGradient(), .varying = true};
-  for (size_t e = 0; e < x.experts.size(); ++e) {
-    ops.Matmul(UpOf(up_->gradient, e), x.RowsOf(e, saved[kUp]), x.RowsOf(e, saved[kExpertRows]),
-               to_up);
-    ops.Matmul(DownOf(down_->gradient, e), x.RowsOf(e, saved[kGradientRows]),
-               x.RowsOf(e, saved[kActivation]), to_down);
-  }
+  ops.GroupedMatmul(up_->gradient, saved[kUp], saved[kExpertRows], x.expert_rows,
+                    {.transpose_a = true, .accumulate = up_->AddsToGradient()});
+  ops.GroupedMatmul(down_->gradient, saved[kGradientRows], saved[kActivation], x.expert_rows,
+                    {.transpose_a = true, .accumulate = down_->AddsToGradient()});
 }
 
 }  // namespace twinstream

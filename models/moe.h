@@ -55,14 +55,11 @@ class Moe final : public Layer {
   struct Exchange {
     Exchange(size_t parts, size_t experts_of_rank);
     std::vector<int64_t> home_begins, home_counts, expert_begins, expert_counts;
-    std::vector<Range> experts;  // rows of each of this rank's experts
-    int64_t rows = 0;            // theirs together
+    std::vector<int64_t> expert_rows;  // of each of this rank's experts
+    int64_t rows = 0;                  // theirs together
     RowParts home() const { return {home_begins, home_counts}; }
     RowParts at_experts() const { return {expert_begins, expert_counts}; }
-    // One expert's rows out of all on this rank; and all out of the most that there can be.
-    Tensor RowsOf(size_t expert, Tensor all) const {
-      return all.Rows(experts[expert].begin, experts[expert].end);
-    }
+    // All that are used out of the most that there can be.
     Tensor Used(Tensor all) const { return all.Rows(0, rows); }
   };
 
@@ -81,9 +78,6 @@ class Moe final : public Layer {
                      Tensor weights) const;
   // This rank's routed rows out of everybody's `at_experts`.
   Tensor BringHome(const Exchange& x, Tensor at_experts) const;
-  // One expert's matrix out of the parameter's values or gradients.
-  Tensor UpOf(Tensor weights, size_t expert) const;
-  Tensor DownOf(Tensor weights, size_t expert) const;
 
   ModelContext& context_;
   int64_t layer_;

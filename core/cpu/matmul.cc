@@ -10,6 +10,7 @@
 #include "core/cpu/ops.h"
 #include "core/cpu/parallel.h"
 #include "core/cpu/vector_math.h"
+#include "core/grouped_products.h"
 #include "core/op_checks.h"
 
 namespace twinstream::TWINSTREAM_CPU_ISA {
@@ -286,6 +287,12 @@ void CpuOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const
     Die(absl::StrFormat("oneDNN's product of %s and %s: %s (status %d)", a.shape(), b.shape(),
                         error.message, static_cast<int>(error.status)));
   }
+}
+
+void CpuOps::GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
+                           MatmulOptions options) const {
+  ForEachGroup(out, a, b, rows_of_group, options,
+               [&](const GroupProduct& p) { Matmul(p.out, p.a, p.b, p.options); });
 }
 
 }  // namespace twinstream::TWINSTREAM_CPU_ISA

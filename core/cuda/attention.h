@@ -12,63 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/cuda/kernel.h"
+#include "core/cuda/tiles.h"
 #include "core/ops.h"
 #include "gpu/primitives.h"
 
 namespace twinstream::gpu {
-
-struct alignas(8) FloatPair {
-  float first, second;
-};
-
-// A tensor of activations whose type shows at run time: for what a kernel touches once. Places are
-// counted in elements; of a pair they are even, of eight multiples of eight.
-struct Activations {
-  std::byte* data;
-  bool bf16;
-
-  template <class T>
-  __device__ T* As() const {
-    return reinterpret_cast<T*>(data);
-  }
-  __device__ float Load(int64_t place) const {
-    return bf16 ? static_cast<float>(As<BFloat16>()[place]) : As<float>()[place];
-  }
-  __device__ void Store(int64_t place, float value) const {
-    if (bf16) {
-      As<BFloat16>()[place] = value;
-    } else {
-      As<float>()[place] = value;
-    }
-  }
-  __device__ FloatPair LoadPair(int64_t place) const {
-    if (!bf16) return *reinterpret_cast<const FloatPair*>(As<float>() + place);
-    const uint32_t pair = *reinterpret_cast<const uint32_t*>(As<BFloat16>() + place);
-    return {LowOf(pair), HighOf(pair)};
-  }
-  __device__ void StorePair(int64_t place, FloatPair pair) const {
-    if (bf16) {
-      *reinterpret_cast<uint32_t*>(As<BFloat16>() + place) = PackBFloat16(pair.first, pair.second);
-    } else {
-      *reinterpret_cast<FloatPair*>(As<float>() + place) = pair;
-    }
-  }
-  __device__ Pack<BFloat16> LoadEight(int64_t place) const {
-    if (bf16) return LoadPack(As<BFloat16>() + place);
-    const Pack<float> low = LoadPack(As<float>() + place), high = LoadPack(As<float>() + place + 4);
-    return {{low.values[0], low.values[1], low.values[2], low.values[3], high.values[0],
-             high.values[1], high.values[2], high.values[3]}};
-  }
-};
-
-// Rows of a head in device memory, `stride` elements apart.
-struct HeadRows {
-  const BFloat16* first;
-  int stride;
-
-  __device__ const BFloat16* At(int row) const { return first + int64_t{row} * stride; }
-};
 
 // A causal triangle of scores, whose results are written, or a rectangle without a mask, whose
 // results are taken into those of earlier calls.
@@ -100,10 +48,10 @@ struct AttentionArguments {
   float* delta;
 
   // The tokens' rows [D] of a bf16 head: in a tensor like q or k, and in one like out.
-  __device__ HeadRows Rows(const Activations& x, int head) const {
+  __device__ StridedRows Rows(const Activations& x, int head) const {
     return {x.As<BFloat16>() + HeadRow(head, 0), D};
   }
-  __device__ HeadRows TokenRows(const Activations& x, int query_head) const {
+  __device__ StridedRows TokenRows(const Activations& x, int query_head) const {
     return {x.As<BFloat16>() + TokenRow(query_head, 0), H * D};
   }
   __device__ int64_t HeadRow(int head, int token) const { return (int64_t{head} * T + token) * D; }

@@ -140,8 +140,9 @@ __global__ void __launch_bounds__(ForwardTiles<kD>::kThreads, 2)
   const Tile<kD> queries{SharedMemory<BFloat16>()};
   const Tile<kD> keys{queries.data + Tiles::kQueries * kD};
   const Tile<kD> values{keys.data + Tiles::kKeys * kD};
-  const HeadRows key_rows = a.Rows(a.k, head / a.group), value_rows = a.Rows(a.v, head / a.group);
-  const auto copy = [&](const Tile<kD>& to, const HeadRows& from, int key) {
+  const StridedRows key_rows = a.Rows(a.k, head / a.group),
+                    value_rows = a.Rows(a.v, head / a.group);
+  const auto copy = [&](const Tile<kD>& to, const StridedRows& from, int key) {
     CopyRows<Tiles::kKeys, kD, Tiles::kThreads>(to, from, key, key_end, a.D);
     CommitCopies();
   };

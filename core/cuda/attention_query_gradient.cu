@@ -102,7 +102,8 @@ __global__ void __launch_bounds__(QueryTiles<kD>::kThreads, kD <= 128 ? 2 : 1)
   const Tile<kD> queries{SharedMemory<BFloat16>()};
   const Tile<kD> douts{queries.data + Tiles::kQueries * kD};
   const TilePairs<kKeys, kD> pairs{douts.data + Tiles::kQueries * kD};  // keys and values
-  const HeadRows key_rows = a.Rows(a.k, head / a.group), value_rows = a.Rows(a.v, head / a.group);
+  const StridedRows key_rows = a.Rows(a.k, head / a.group),
+                    value_rows = a.Rows(a.v, head / a.group);
   const auto copy = [&](int turn, int key) {
     CopyRows<kKeys, kD, Tiles::kThreads>(pairs.First(turn), key_rows, key, key_end, a.D);
     CopyRows<kKeys, kD, Tiles::kThreads>(pairs.Second(turn), value_rows, key, key_end, a.D);

@@ -1,6 +1,4 @@
-// Attention on tensor cores: tiles of bf16 in shared memory, and the products of a warp's rows with
-// them. A warp's results lie in its registers as MmaBFloat16 leaves them: lane 4 g + p holds rows
-// g and g + 8 of every tile of 16 rows, columns 2 p and 2 p + 1 of every tile of 8 columns.
+// Attention on tensor cores: what a block has of it, and the products of a warp's rows with tiles.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 
 #include "core/cuda/attention.h"
 #include "core/cuda/kernel.h"
+#include "core/cuda/tiles.h"
 #include "gpu/primitives.h"
 
 namespace twinstream::gpu {
@@ -42,20 +41,6 @@ struct QueryBlock {
   }
 };
 
-// Rows of kD bf16 in shared memory, kD a multiple of 64. The chunks of 16 bytes in each 128 bytes
-// of a row are permuted by the row, so that those of eight neighbouring rows lie in different
-// banks.
-template <int kD>
-struct Tile {
-  BFloat16* data;
-
-  // Chunk `even` or, with `next` 1, the one after it: a constant and what the lanes differ in,
-  // apart for the compiler's sake, which finds few different addresses in this.
-  __device__ BFloat16* At(int row, int even, int next) const {
-    return data + row * kD + even / 8 * 64 + ((even % 8 + next) ^ (row & 7)) * 8;
-  }
-};
-
 // Two pairs of tiles of kRows rows, in turn filled and read.
 template <int kRows, int kD>
 struct TilePairs {
@@ -65,40 +50,9 @@ struct TilePairs {
   __device__ Tile<kD> Second(int turn) const { return {data + (turn % 2 * 2 + 1) * kRows * kD}; }
 };
 
-// Starts to copy rows [begin, begin + kRows) of a head, of which those below `end` exist, D values
-// each. The others, and columns beyond D, become zeros.
-template <int kRows, int kD, int kThreads>
-__device__ void CopyRows(Tile<kD> to, const HeadRows& from, int begin, int end, int D) {
-  constexpr int kChunks = kD / 8, kRowsAtOnce = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kRows % kRowsAtOnce == 0);
-  const int thread = Opaque(ThisThread()), chunk = thread % kChunks, first = thread / kChunks;
-  const int rows = chunk * 8 < D ? end - begin - first : 0;  // from this thread's first on
-  const BFloat16* source = from.At(begin + first) + chunk * 8;
-#pragma unroll
-  for (int i = 0; i < kRows; i += kRowsAtOnce) {
-    CopyAsync16(to.At(first + i, chunk & ~1, chunk & 1), i < rows ? source : from.first, i < rows);
-    source += int64_t{kRowsAtOnce} * from.stride;
-  }
-}
-
-// float32 results of a warp: [16 kRowTiles, 8 kColumnTiles].
-template <int kRowTiles, int kColumnTiles>
-using Sums = float[kRowTiles][kColumnTiles][4];
-// The same rounded to bf16, as the left operand of a product: [16 kRowTiles, 16 kSteps].
+// A warp's Sums rounded to bf16, as the left operand of a product: [16 kRowTiles, 16 kSteps].
 template <int kRowTiles, int kSteps>
 using Weights = uint32_t[kRowTiles][kSteps][4];
-
-template <int kRowTiles, int kColumnTiles>
-__device__ void SetToZero(Sums<kRowTiles, kColumnTiles>& sums) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[m][n][i] = 0;
-    }
-  }
-}
 
 template <int kRowTiles, int kColumnTiles, int kSteps>
 __device__ void RoundToWeights(Weights<kRowTiles, kSteps>& weights,
@@ -114,18 +68,6 @@ __device__ void RoundToWeights(Weights<kRowTiles, kSteps>& weights,
         weights[m][k][i] = PackBFloat16(pair[0], pair[1]);
       }
     }
-  }
-}
-
-// The two tiles of 8 columns that one load of four matrices brings.
-template <int kRowTiles, int kColumnTiles>
-__device__ void AddProducts(Sums<kRowTiles, kColumnTiles>& sums, int column_pair,
-                            const uint32_t (&left)[kRowTiles][4], const uint32_t (&right)[4]) {
-  const uint32_t first[2] = {right[0], right[1]}, second[2] = {right[2], right[3]};
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-    MmaBFloat16(sums[m][2 * column_pair], left[m], first);
-    MmaBFloat16(sums[m][2 * column_pair + 1], left[m], second);
   }
 }
 
@@ -192,23 +134,6 @@ __device__ void Mask(const AttentionArguments& a, int first_query, int first_key
         if (8 * n + 2 * pair + i % 2 >= limit) scores[m][n][i] = -INFINITY;
       }
     }
-  }
-}
-
-// The row at `to`, of which `columns` are left from `place` on, becomes factor times row g + 8 half
-// of the sums plus own_factor times itself; it is not read when own_factor is 0.
-template <int kColumnTiles>
-__device__ void WriteRow(const Activations& to, int64_t place, int columns,
-                         const float (&sums)[kColumnTiles][4], int half, float factor,
-                         float own_factor) {
-  const int pair = Opaque(ThisLane()) % 4;
-#pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n) {
-    if (8 * n >= columns) continue;
-    const int64_t at = place + 8 * n + 2 * pair;
-    const FloatPair old = own_factor == 0 ? FloatPair{0, 0} : to.LoadPair(at);
-    to.StorePair(at, {factor * sums[n][2 * half] + own_factor * old.first,
-                      factor * sums[n][2 * half + 1] + own_factor * old.second});
   }
 }
 

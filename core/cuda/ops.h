@@ -1,6 +1,6 @@
 // CudaOps: the operations on a CUDA device's memory, on one stream. One .cu file per kernel family
-// implements them; products are cuBLASLt's, attention in part a library's where there is one. Every
-// result has the same bits every time.
+// implements them; products are cuBLASLt's, but those of bf16 groups, and attention in part a
+// library's where there is one. Every result has the same bits every time.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,8 @@ class CudaOps final : public Ops {
   const FusedAttention* fused() const { return fused_.get(); }
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
+  void GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
+                     MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
   void ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const override;
   void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const override;

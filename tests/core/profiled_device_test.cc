@@ -66,13 +66,16 @@ class ProfiledDeviceTest : public ::testing::Test {
 // One call of each, with arguments that all differ.
 std::vector<std::function<void(const Ops&)>> ProfiledDeviceTest::EveryOperation() {
   const Tensor a = Make({2, 3}), b = Make({3, 2}), c = Make({2, 2}), d = Make({4}), e = Make({5}),
-               f = Make({6});
+               f = Make({6}), g = Make({6, 2});
   return {
       [=](const Ops& o) { o.Matmul(c, a, b, {}); },
       [=](const Ops& o) { o.Matmul(c, a, b, {.transpose_a = true}); },
       [=](const Ops& o) { o.Matmul(c, a, b, {.transpose_b = true}); },
       [=](const Ops& o) { o.Matmul(c, a, b, {.accumulate = true}); },
       [=](const Ops& o) { o.Matmul(c, a, b, {.varying = true}); },
+      [=](const Ops& o) {
+        o.GroupedMatmul(c, a, g, {1, 0}, {.accumulate = true});
+      },
       [=, this](const Ops& o) { o.ResidualForward(site_, forward_); },
       [=, this](const Ops& o) { o.ResidualBackward(site_, backward_); },
       [=, this](const Ops& o) { o.QkvForward(shape_, 0.5F, qkv_); },
@@ -132,7 +135,7 @@ TEST_F(ProfiledDeviceTest, EveryOperationGoesOnWithItsArgumentsAndIsAwaitedWhile
     EXPECT_GT(profile.rows()[0].work.bytes, 0) << direct[0];
     EXPECT_LE(profile.rows()[0].seconds, profile.step_seconds());
   }
-  EXPECT_EQ(names.size(), 28);
+  EXPECT_EQ(names.size(), 29);
 }
 
 TEST_F(ProfiledDeviceTest, TheDeviceGoesOnTooAndCopiesAreOperations) {
@@ -191,6 +194,31 @@ TEST_F(ProfiledDeviceTest, ProductsOfVaryingExtentShareARow) {
   });
   EXPECT_EQ(gradient.key, (OpKey{.op = "product tn", .m = 3, .n = 5, .k = OpKey::kVarying}));
   EXPECT_EQ(gradient.work.flops, 2 * (2 + 7) * 3 * 5);
+}
+
+// Three groups, the second without rows: its matrix is not read, or becomes zero.
+TEST_F(ProfiledDeviceTest, GroupedProductsCountTheRowsOfTheirGroups) {
+  const Tensor wide = Make({9, 5}), narrow = Make({9, 3});
+  const OpRow forward = RowOf([&](const Ops& ops) {
+    ops.GroupedMatmul(narrow, wide, Make({9, 5}), {2, 0, 4}, {.transpose_b = true});
+  });
+  EXPECT_EQ(forward.key, (OpKey{.op = "grouped product nt", .m = OpKey::kVarying, .n = 3, .k = 5}));
+  EXPECT_EQ(forward.work.flops, 2 * 6 * 3 * 5);
+  EXPECT_EQ(forward.work.bytes, (6 * (5 + 3) + 2 * 15) * kFloat);
+
+  const auto gradient_with = [&](MatmulOptions options) {
+    return RowOf([&](const Ops& ops) {
+      ops.GroupedMatmul(Make({9, 5}), narrow, wide, {2, 0, 4}, options);
+    });
+  };
+  const OpRow gradient = gradient_with({.transpose_a = true});
+  EXPECT_EQ(gradient.key,
+            (OpKey{.op = "grouped product tn", .m = 3, .n = 5, .k = OpKey::kVarying}));
+  EXPECT_EQ(gradient.work.flops, 2 * 6 * 3 * 5);
+  EXPECT_EQ(gradient.work.bytes, (6 * (5 + 3) + 3 * 15) * kFloat);
+  const OpRow sum = gradient_with({.transpose_a = true, .accumulate = true});
+  EXPECT_EQ(sum.key.op, "grouped product tn +=");
+  EXPECT_EQ(sum.work.bytes, (6 * (5 + 3) + 2 * 2 * 15) * kFloat);
 }
 
 // B 2, T 3, H 4, K 2, D 8: six pairs of query and key in each of the eight heads.

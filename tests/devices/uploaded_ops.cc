@@ -55,6 +55,14 @@ void UploadedOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) 
   device_.ops().Matmul(out, a, b, options);
 }
 
+void UploadedOps::GroupedMatmul(Tensor out, Tensor a, Tensor b,
+                                absl::Span<const int64_t> rows_of_group,
+                                MatmulOptions options) const {
+  Upload upload(device_);
+  upload.Add({&out, &a, &b});
+  device_.ops().GroupedMatmul(out, a, b, rows_of_group, options);
+}
+
 void UploadedOps::ResidualForward(const ResidualSite& site,
                                   const ResidualForwardTensors& t_in) const {
   ResidualForwardTensors t = t_in;

@@ -12,6 +12,8 @@ class UploadedOps final : public Ops {
   explicit UploadedOps(Device& device) : device_(device) {}  // `device` outlives the ops
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
+  void GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
+                     MatmulOptions options) const override;
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override;
   void ResidualBackward(const ResidualSite& site, const ResidualBackwardTensors& t) const override;
   void QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t) const override;

@@ -274,7 +274,9 @@ TEST(Optimizer, UpdatesTogetherWhatIsGatheredTogether) {
         const Shape shape = name == kNames[0] ? Shape{512} : Shape{512, 512};
         store.Declare({.name = name, .global = shape, .boxes = {{Box::Whole(shape)}}});
       }
-      CommunicationThread communication(Overlap::kOff, grid, transport, *device);
+      CommunicationThread communication(Overlap::kOff,
+                                        UseOfUpdates(store, grid.shape(), Gradients::kAllocated),
+                                        grid, transport, *device);
       Optimizer optimizer(spec, shard, store, communication, *device, kNames);
       store.Materialize(*device, Gradients::kAllocated);
       optimizer.Materialize();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "core/device.h"
 #include "core/ops.h"
@@ -19,6 +20,11 @@ class RecordingOps final : public Ops {
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions o) const override {
     Record("Matmul", out, a, b, o.transpose_a, o.transpose_b, o.accumulate, o.varying);
+  }
+  void GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
+                     MatmulOptions o) const override {
+    Record("GroupedMatmul", out, a, b, absl::StrJoin(rows_of_group, ","), o.transpose_a,
+           o.transpose_b, o.accumulate, o.varying);
   }
   void ResidualForward(const ResidualSite& site, const ResidualForwardTensors& t) const override {
     Record("ResidualForward", &site, &t);
@@ -105,6 +111,7 @@ class RecordingOps final : public Ops {
   static std::string Text(const void* address) {
     return absl::StrCat(absl::Hex(reinterpret_cast<uintptr_t>(address)));
   }
+  static std::string Text(const std::string& text) { return text; }
   static std::string Text(int64_t number) { return absl::StrCat(number); }
   static std::string Text(float number) { return absl::StrCat(number); }
   static std::string Text(bool option) { return option ? "true" : "false"; }

@@ -11,13 +11,14 @@ struct Matrix {
   int64_t rows, outputs, inputs;
   DType result;  // of the forward product, and of the gradient of the rows
   MatmulOptions input_gradient = {};
+  int64_t groups = 1;  // experts: each has a weight, and its share of the rows
 };
 
 std::vector<Matrix> MatricesOf(const OpShape& shape, DType activation) {
   const ModelSpec& model = shape.model;
   const int64_t N = shape.rows(), C = model.hidden(), F = model.ffn(), D = model.head_dim(),
                 H = model.heads(), K = model.kv_heads();
-  const int64_t expert_rows = N * shape.moe.top_k() / shape.moe.experts();
+  const int64_t experts = shape.moe.experts(), routed_rows = N * shape.moe.top_k();
   return {
       {"qkv", N, (H + 2 * K) * D, C, activation},
       {"out", N, C, H * D, activation},
@@ -25,12 +26,15 @@ std::vector<Matrix> MatricesOf(const OpShape& shape, DType activation) {
       {"down", N, C, F, activation},
       // The gradients of all panels are added up.
       {"head_panel", shape.logits.rows, shape.logits.columns, C, DType::kF32, {.accumulate = true}},
-      {"expert_up", expert_rows, 2 * F, C, activation, {.varying = true}},
-      {"expert_down", expert_rows, C, F, activation, {.varying = true}}};
+      {"experts_up", routed_rows, 2 * F, C, activation, {}, experts},
+      {"experts_down", routed_rows, C, F, activation, {}, experts}};
 }
 
-PreparedOp Prepared(const Ops& ops, Tensor out, Tensor a, Tensor b, MatmulOptions options) {
-  return [=, &ops] { ops.Matmul(out, a, b, options); };
+PreparedOp Prepared(const Ops& ops, int64_t groups, Tensor out, Tensor a, Tensor b,
+                    MatmulOptions options) {
+  if (groups == 1) return [=, &ops] { ops.Matmul(out, a, b, options); };
+  const std::vector<int64_t> rows_of_group(static_cast<size_t>(groups), a.dim(0) / groups);
+  return [=, &ops] { ops.GroupedMatmul(out, a, b, rows_of_group, options); };
 }
 
 }  // namespace
@@ -39,24 +43,26 @@ std::vector<OpBenchmark> ProductBenchmarks(const OpShape& shape, DType activatio
   std::vector<OpBenchmark> benchmarks;
   for (const Matrix& m : MatricesOf(shape, activation)) {
     const Shape input = {m.rows, m.inputs}, output = {m.rows, m.outputs},
-                weight = {m.outputs, m.inputs};
+                weight = {m.groups * m.outputs, m.inputs};
     const auto add = [&](const char* name, auto prepare) {
-      benchmarks.push_back({absl::StrCat("Matmul/", m.name, "/", name), activation, prepare});
+      benchmarks.push_back(
+          {absl::StrCat(m.groups == 1 ? "Matmul/" : "GroupedMatmul/", m.name, "/", name),
+           activation, prepare});
     };
     add("forward", [=](Operands& memory) {
-      return Prepared(memory.ops(), memory.Zeros(m.result, output),
+      return Prepared(memory.ops(), m.groups, memory.Zeros(m.result, output),
                       memory.Random(activation, input), memory.Random(activation, weight),
-                      {.transpose_b = true, .varying = m.input_gradient.varying});
+                      {.transpose_b = true});
     });
     add("input_gradient", [=](Operands& memory) {
-      return Prepared(memory.ops(), memory.Zeros(m.result, input),
+      return Prepared(memory.ops(), m.groups, memory.Zeros(m.result, input),
                       memory.Random(activation, output), memory.Random(activation, weight),
                       m.input_gradient);
     });
     add("weight_gradient", [=](Operands& memory) {
-      return Prepared(memory.ops(), memory.Zeros(DType::kF32, weight),
+      return Prepared(memory.ops(), m.groups, memory.Zeros(DType::kF32, weight),
                       memory.Random(activation, output), memory.Random(activation, input),
-                      {.transpose_a = true, .varying = m.input_gradient.varying});
+                      {.transpose_a = true});
     });
   }
   return benchmarks;
