@@ -21,7 +21,7 @@ namespace {
 // A block has kRows x kColumns of a group's result and meets the operands kStep terms of the sum at
 // a time, kStages steps of them in shared memory: one is multiplied, the others are on their way. A
 // warp has 64 x 64 of the result.
-constexpr int kRows = 128, kColumns = 256, kStep = 64, kStages = 4;
+constexpr int kRows = 128, kColumns = 256, kStep = 64, kStages = 3;
 constexpr int kRowsOfWarp = 64, kColumnsOfWarp = 64;
 constexpr int kWarpsOfColumns = kColumns / kColumnsOfWarp;
 constexpr int kThreads = kRows / kRowsOfWarp * kWarpsOfColumns * kWarpLanes;

@@ -25,11 +25,10 @@ struct Workspace {
 };
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-// The most shared memory that a block of any kernel asks for: the float32 gradient of attention's
-// keys with head_dim 512 (attention_float.cu). Models of usual sizes ask for little less: the same
-// gradient of bf16 for 132096 with head_dim 128, for 131584 with up to 256
-// (attention_key_gradient.cu).
-constexpr int64_t kSharedBytesOfABlock = 143488;
+// The most shared memory that a block of any kernel asks for: products of groups of bf16
+// (grouped_matmul.cu). Attention's gradient of keys asks for 143488 in float32 with head_dim 512,
+// in bf16 for 132096 with head_dim 128.
+constexpr int64_t kSharedBytesOfABlock = 147456;
 
 // EmbeddingBackward sorts tokens digit by digit, in chunks.
 constexpr int kSortDigitBits = 9;  // two passes for up to 2^18 rows

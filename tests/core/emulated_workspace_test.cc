@@ -258,6 +258,14 @@ TEST(CudaWorkspace, EveryJobsRowsFit) {
             Float32Tolerance(2));
 }
 
+// Of a group of one row of bf16: blocks have the same shared memory for every size.
+void GroupedProduct(const Ops& ops) {
+  std::vector<float> row(8), matrix(8 * 8), out(8);
+  const Lent a(row, {1, 8}, DType::kBF16), b(matrix, {8, 8}, DType::kBF16);
+  const std::vector<int64_t> rows_of_group = {1};
+  ops.GroupedMatmul(View(out, {1, 8}), a, b, rows_of_group, {.transpose_b = true});
+}
+
 // ---- Shared memory. A block that asks for more than kSharedBytesOfABlock ends the process.
 
 TEST(CudaWorkspace, NoCardIsRefusedForSharedMemoryThatNoKernelAsksFor) {
@@ -273,6 +281,7 @@ TEST(CudaWorkspace, NoCardIsRefusedForSharedMemoryThatNoKernelAsksFor) {
       Residual(TestedOps(), 1, columns, dtype);
     }
   }
+  GroupedProduct(TestedOps());
   EXPECT_EQ(gpu::MostSharedBytes(), kSharedBytesOfABlock);
 }
 
