@@ -50,9 +50,9 @@ class Device {
   virtual void CopyOut(void* host, Tensor from) = 0;  // returns when they have arrived
   virtual void Synchronize() = 0;
   // Records what `issue` gives this device, Ops and Copy, without doing it. Until it returns nobody
-  // may allocate or free memory of the device or wait for it, as CopyIn and CopyOut do: that dies.
-  // Null, with nothing done, where the device does not record; `issue` may have been called all the
-  // same.
+  // may allocate or free its memory or the host's for it, or wait for it, as CopyIn and CopyOut do:
+  // that dies. Null, with nothing done, where the device does not record; `issue` may have been
+  // called all the same.
   virtual std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) = 0;
   virtual const Ops& ops() const = 0;
   // Whether the host may read and write the device's memory like its own.

@@ -18,7 +18,7 @@ namespace twinstream {
 struct OpKey {
   absl::string_view op;  // a literal: "product nt", "attention forward"
   DType dtype = DType::kF32;
-  // Of products; kVarying: another one in every call. All 0 for other operations.
+  // Of products; kVarying: another one in every call or group. All 0 for other operations.
   int64_t m = 0, n = 0, k = 0;
 
   static constexpr int64_t kVarying = -1;

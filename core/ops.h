@@ -21,8 +21,8 @@ struct MatmulOptions {
   bool transpose_a = false;  // a is stored [K, M]
   bool transpose_b = false;  // b is stored [N, K]
   bool accumulate = false;   // out += a b instead of out = a b
-  // M, or with transpose_a K, is another number in every call, as in grouped products: nothing is
-  // prepared for that number alone.
+  // M, or with transpose_a K, is another number in every call, as GroupedMatmul's for each group:
+  // nothing is prepared for that number alone.
   bool varying = false;
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the generated 0 for a pointer

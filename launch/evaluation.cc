@@ -11,7 +11,7 @@ int64_t AllBatches(const Trainer& trainer, const TokenDataset& validation) {
 
 Evaluation Evaluate(Trainer& trainer, const TokenDataset& validation, int64_t batches) {
   const BatchLoader loader(validation, trainer.batch_shape());
-  HostBatch batch = trainer.EmptyBatch();
+  HostBatch& batch = trainer.batch();
   Evaluation result;
   double sum = 0;
   for (int64_t b = 0; b < std::min(batches, AllBatches(trainer, validation)); ++b) {
@@ -20,7 +20,7 @@ Evaluation Evaluate(Trainer& trainer, const TokenDataset& validation, int64_t ba
         loader.LoadEvaluation(first, absl::MakeSpan(batch.tokens), absl::MakeSpan(batch.targets));
     Check(targets.ok(), "%s", targets.status().message());
     result.tokens += *targets;
-    sum += trainer.EvaluationLoss(batch);
+    sum += trainer.EvaluationLoss();
   }
   result.loss = sum / static_cast<double>(result.tokens);
   return result;

@@ -187,7 +187,7 @@ void Trainer::Materialize() {
   host_sums_ = HostArray<double>(device_, sums_.elements());
   expert_rows_ = HostArray<int32_t>(device_, 2 * job_.model().moe().experts());
   context_.expert_rows = absl::MakeSpan(expert_rows_);
-  if (purpose_ == Purpose::kInference) prompt_ = EmptyBatch();
+  batch_ = {.tokens = {device_, tokens_.elements()}, .targets = {device_, tokens_.elements()}};
   expert_tokens_.resize(static_cast<size_t>(job_.model().moe().experts()));
   device_.CopyIn(context_.rope, RopeTable(job_.model(), context_.shard()).data());
 
@@ -228,22 +228,15 @@ BatchShape Trainer::batch_shape() const {
           .context_rank = grid_.at().context};
 }
 
-HostBatch Trainer::EmptyBatch() const {
-  const int64_t size = micro_batches_ * context_.tokens();
-  return {.tokens = {device_, size}, .targets = {device_, size}};
-}
-
 // Every instruction, the wait for every send and every parameter, and what Step does around the
 // schedule.
 int64_t Trainer::SpansPerStep() const {
   return 2 * static_cast<int64_t>(training_.size()) + parameters_.size() + 8;
 }
 
-void Trainer::LoadBatch(const HostBatch& batch) {
-  Check(static_cast<int64_t>(batch.tokens.size()) == tokens_.elements(),
-        "a batch of %d tokens, not %d", batch.tokens.size(), tokens_.elements());
-  device_.CopyIn(tokens_, batch.tokens.data());
-  device_.CopyIn(targets_, batch.targets.data());
+void Trainer::LoadBatch() {
+  device_.CopyIn(tokens_, batch_.tokens.data());
+  device_.CopyIn(targets_, batch_.targets.data());
 }
 
 // On the batch that is loaded.
@@ -316,7 +309,8 @@ void Trainer::ComputeGradients() {
   prepared_ = true;
 }
 
-// The same from a recording, which the first step that may be one makes. False: nothing was done.
+// The same from a recording, which the first step that may be one makes. False: the device has done
+// nothing.
 bool Trainer::ReplayGradients() {
   if (replay_ == Replay::kOff || !prepared_ || observer_ != &nobody_) return false;
   if (gradients_ == nullptr) gradients_ = device_.Record([this] { ComputeGradients(); });
@@ -331,10 +325,9 @@ bool Trainer::ReplayGradients() {
   return true;
 }
 
-StepResult Trainer::Step(const HostBatch& batch, int64_t update, double learning_rate,
-                         bool stop_requested) {
+StepResult Trainer::Step(int64_t update, double learning_rate, bool stop_requested) {
   const ObservedSpan step(*observer_, {SpanKind::kStep, "step"});
-  LoadBatch(batch);
+  LoadBatch();
   if (!ReplayGradients()) ComputeGradients();
   StepResult result = Measure(stop_requested);
   if (!result.finite) return result;
@@ -356,9 +349,9 @@ StepResult Trainer::Measure(bool stop_requested) {
   return result;
 }
 
-double Trainer::EvaluationLoss(const HostBatch& batch) {
+double Trainer::EvaluationLoss() {
   ActivityScope doing("evaluation");
-  LoadBatch(batch);
+  LoadBatch();
   Run(TransformerStage::Pass::kEvaluation, forward_only_, nobody_);
   return SumLosses()[0];
 }
@@ -368,13 +361,13 @@ std::vector<float> Trainer::NextTokenLogits(const std::vector<int32_t>& tokens, 
   const SequenceShard shard = context_.shard();
   for (int64_t n = 0; n < context_.tokens(); ++n) {
     const int64_t b = n / shard.tokens(), position = shard.Position(n % shard.tokens());
-    prompt_.tokens[static_cast<size_t>(n)] =
+    batch_.tokens[static_cast<size_t>(n)] =
         tokens.at(static_cast<size_t>(b * shard.sequence + position));
   }
   // Every context rank computes its row of this index; the owner's is the one that was asked for.
   const SequenceShard::Place place = shard.PlaceOf(row % shard.sequence);
   stages_.back()->SetNextToken(row / shard.sequence * shard.tokens() + place.index, logits_);
-  LoadBatch(prompt_);
+  LoadBatch();
   Run(TransformerStage::Pass::kNextToken, forward_only_, nobody_);
   grid_.pipeline().Broadcast(logits_, grid_.pipeline().size() - 1);
   grid_.context().Broadcast(logits_, place.rank);

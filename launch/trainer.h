@@ -43,7 +43,7 @@ struct MemoryPlan {
   std::string ToString() const;  // "weights 1.5 GiB, gradients 1.5 GiB, ..., total 8.1 GiB"
 };
 
-// One global batch's part of this rank: [M, N] each. The device outlives it.
+// One global batch's part of this rank: [M, N] each.
 struct HostBatch {
   HostArray<int32_t> tokens, targets;
 };
@@ -76,11 +76,13 @@ class Trainer final : private StageObserver {
   // master weights of bf16 values.
   std::vector<Piece> WeightPieces() const;
 
+  // What Step and EvaluationLoss take: for their caller to fill, zeros until then. From Materialize
+  // on; NextTokenLogits writes there.
+  HostBatch& batch() { return batch_; }
   // One update. update: 1 for the first. stop_requested: on this rank. Afterwards
   // optimizer().GradientPieces() are the gradients that the update used. Returns while other ranks'
   // new values are still on their way; whatever reads them waits.
-  StepResult Step(const HostBatch& batch, int64_t update, double learning_rate,
-                  bool stop_requested);
+  StepResult Step(int64_t update, double learning_rate, bool stop_requested);
   // Who is told what this rank does in the steps to come; null: nobody. Outlives them.
   void Observe(SpanObserver* observer) { observer_ = observer == nullptr ? &nobody_ : observer; }
   // Steps so far that were run from a recording: neither the first nor observed ones are.
@@ -91,7 +93,7 @@ class Trainer final : private StageObserver {
   absl::Span<const int64_t> expert_tokens() const { return expert_tokens_; }
   // Sum of the cross-entropy over the global batch's targets; of MoE models too, whose auxiliary
   // losses are for training alone.
-  double EvaluationLoss(const HostBatch& batch);
+  double EvaluationLoss();
   // Logits [V] after token `row` of `tokens`, [B * T] in whole sequences, the same on every rank;
   // of inference with M = 1.
   std::vector<float> NextTokenLogits(const std::vector<int32_t>& tokens, int64_t row);
@@ -101,7 +103,6 @@ class Trainer final : private StageObserver {
   Device& device() const { return device_; }
   bool HasParameter(absl::string_view name) const;  // of the whole model
   BatchShape batch_shape() const;
-  HostBatch EmptyBatch() const;
   const ProcessGrid& grid() const { return grid_; }
   const std::vector<ModelParameter>& model_parameters() const { return model_parameters_; }
   // Waits for values that are on their way.
@@ -121,7 +122,7 @@ class Trainer final : private StageObserver {
   absl::Span<const double> SumLosses();
   void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
   StepResult Measure(bool stop_requested);  // what the step is known by before its update
-  void LoadBatch(const HostBatch& batch);
+  void LoadBatch();
   void Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer);
   void ComputeGradients();
   bool ReplayGradients();
@@ -148,8 +149,8 @@ class Trainer final : private StageObserver {
   Tensor tokens_, targets_, sums_, logits_;  // in batch_storage_; sums_: this rank's
   HostArray<double> host_sums_;              // everybody's
   HostArray<int32_t> expert_rows_;           // ModelContext::expert_rows
-  HostBatch prompt_;                         // NextTokenLogits's
-  std::vector<int64_t> expert_tokens_;       // [E]
+  HostBatch batch_;
+  std::vector<int64_t> expert_tokens_;  // [E]
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
   Unobserved nobody_;

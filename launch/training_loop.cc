@@ -35,14 +35,14 @@ absl::Status Both(const absl::Status& first, const absl::Status& second) {
 StepResult TrainUpdate(Trainer& trainer, const TokenDataset& data, int64_t update,
                        bool stop_requested) {
   const JobSpec& job = trainer.job();
-  HostBatch batch = trainer.EmptyBatch();
+  HostBatch& batch = trainer.batch();
   const absl::Status loaded =
       BatchLoader(data, trainer.batch_shape())
           .Load((update - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens),
                 absl::MakeSpan(batch.targets));
   Check(loaded.ok(), "%s", loaded.message());
   const double learning_rate = LearningRate(job.optimizer(), update, job.train().steps());
-  return trainer.Step(batch, update, learning_rate, stop_requested);
+  return trainer.Step(update, learning_rate, stop_requested);
 }
 
 TrainingLoop::TrainingLoop(Trainer& trainer, Runtime& runtime, Device& device,

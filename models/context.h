@@ -35,7 +35,8 @@ struct ModelContext {
   // [L, 2 + E] f64, MoE: of each layer += load balance and router z-loss of each micro-batch
   // (Ops::AddRouterLosses), then its experts' tokens; over all replicas' tokens.
   Tensor router_sums;
-  // [2, E], MoE: on the host, the rows that a ProjectIn has sent to and got for each expert.
+  // [2, E], MoE: on the host, the rows that a ProjectIn has sent to each expert, and those that it
+  // has got from each sender for each of this rank's experts.
   absl::Span<int32_t> expert_rows;
 
   SequenceShard shard() const;                                 // this rank's part of a sequence

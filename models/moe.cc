@@ -140,9 +140,12 @@ const Moe::Exchange& Moe::PlanExchange(Saved saved) {
   // Every rank tells the others how many rows come for each of their experts.
   const RowParts counts_parts = {count_begins_, count_counts_};
   context_.experts.Exchange(counts.At(1), counts_parts, counts.At(0), counts_parts);
+  Check(static_cast<int64_t>(context_.expert_rows.size()) == counts.elements(),
+        "layer %d has %d counts of rows and memory of the host for %d", layer_, counts.elements(),
+        context_.expert_rows.size());
   context_.device.CopyOut(context_.expert_rows.data(), counts);
 
-  const size_t parts = context_.expert_rows.size() / 2, experts = static_cast<size_t>(experts_);
+  const size_t parts = static_cast<size_t>(counts.dim(1)), experts = static_cast<size_t>(experts_);
   const int32_t* const sent = context_.expert_rows.data();
   const int32_t* const received = sent + parts;
   Exchange& x = exchanges_.try_emplace(counts.data(), parts, experts).first->second;

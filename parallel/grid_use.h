@@ -37,7 +37,8 @@ using GridUse = std::map<GridGroup, GroupUse>;
 GridUse UseOfPasses(const JobSpec& job, Gradients gradients);
 
 // What Optimizer does for these parameters: nothing where there are no gradients. Members of a
-// group have the same parameters and so the same use of it; ranks of other stages may not.
+// group that runs collectives have the same parameters and so the same use of it. Of a pipeline
+// only first and last stage, between whom its routes are, have the tied ones.
 GridUse UseOfUpdates(const ParameterStore& parameters, const GridShape& shape, Gradients gradients);
 
 }  // namespace twinstream

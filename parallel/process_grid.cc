@@ -73,9 +73,9 @@ ProcessGrid::ProcessGrid(const GridShape& shape, const GridUse& use, Transport& 
   MakeOthers(use, transport, &device);
 }
 
-// In the order of GridGroup on every rank, whichever of them a rank uses: the first group that is
-// not complete yet has all its members at it. Groups of the same ranks, as replicas and experts
-// often are, share what a network needs for them.
+// In the order of GridGroup on every rank, whichever of them a rank uses: the first group, or
+// route, that is not complete yet has at it all whom it joins. Groups of the same ranks, as
+// replicas and experts often are, share what a network needs for them.
 void ProcessGrid::MakeOthers(const GridUse& use, Transport& transport, Device* device) {
   const int rank = transport.rank();
   for (const auto& [group, of_group] : use) {

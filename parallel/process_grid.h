@@ -28,7 +28,8 @@ class ProcessGrid {
   // outlives the grid and has shape.ranks() ranks.
   ProcessGrid(const GridShape& shape, Transport& transport);
   // For tensors in memory of the device, which outlives the grid. Collective: the network is taken
-  // when every rank has one and a card of its own. Members of a group use it alike.
+  // when every rank has one and a card of its own. Members of a group name the same work; of a
+  // route its two ends.
   ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport, Device& device);
   // The same with the path of another grid.
   ProcessGrid(const GridShape& shape, const GridUse& use, Transport& transport, Device& device,

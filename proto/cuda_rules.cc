@@ -41,8 +41,8 @@ void TokenLimits(const JobSpec& job, Problems* problems) {
   if (tokens > kMostTokens) {
     Add(problems,
         "train.microbatch %d x model.sequence %d / parallel.context %d = %d tokens are more than "
-        "%d, the most that train.device = CUDA takes; make train.microbatch smaller, or set "
-        "train.device to CPU",
+        "%d, the most that train.device = CUDA takes; make train.microbatch or "
+        "model.sequence smaller or parallel.context larger, or set train.device to CPU",
         job.train().microbatch(), model.sequence(), context, tokens, kMostTokens);
   }
   // Of one key/value head on one rank; ranks beyond those heads share them.
@@ -53,8 +53,9 @@ void TokenLimits(const JobSpec& job, Problems* problems) {
     Add(problems,
         "model.sequence %d / parallel.context %d x %d of model.heads for each key/value head "
         "(model.heads %d / the larger of model.kv_heads %d and parallel.tensor %d) = %d queries "
-        "are more than %d, the most that train.device = CUDA takes; make model.kv_heads or "
-        "parallel.context larger, or set train.device to CPU",
+        "are more than %d, the most that train.device = CUDA takes; make model.kv_heads, "
+        "parallel.tensor or parallel.context larger or model.sequence smaller, or set train.device "
+        "to CPU",
         model.sequence(), context, group, model.heads(), model.kv_heads(), tensor, queries,
         kMostQueries);
   }

@@ -23,6 +23,9 @@ inline void StoreVector(float* to, Vector vector) { std::memcpy(to, &vector, siz
 // Subtracting zeros changes no value; adding them would make +0 of -0.
 inline Vector AllLanes(float value) { return value - Vector{}; }
 
+// 1.5 * 2^23: what it is added to has no bits left for a fraction, and its lowest hold an integer.
+constexpr float kRoundToInteger = 12582912;
+
 // Combines all lanes, by halves.
 template <class Combine>
 float CombineLanes(Vector vector, Combine combine) {

@@ -1,6 +1,5 @@
-// Loops that become vector instructions, and elementary functions written so that they do: no
-// branches, no calls, no tables. g++ needs -fno-trapping-math and -fno-math-errno for that
-// (CMakeLists.txt sets them for core/cpu).
+// Loops that become vector instructions, for which g++ needs -fno-trapping-math and -fno-math-errno
+// (CMakeLists.txt sets them for core/cpu); and 2^x and e^x of a vector.
 #pragma once
 
 #include <algorithm>
@@ -67,8 +66,7 @@ auto VectorSum(int64_t count, F f) {
 //   2^x = 2^n 2^r, n = round(x), |r| <= 1/2, 2^r by the minimax polynomial of Cephes.
 inline Vector Exp2(Vector x) {
   constexpr float kLowest = -126;
-  constexpr float kHighest = 129;              // 2^129 is infinite already
-  constexpr float kRoundToInteger = 12582912;  // 1.5 * 2^23: no bits are left for a fraction
+  constexpr float kHighest = 129;  // 2^129 is infinite already
   const Vector limited = Min(x, AllLanes(kHighest));
   const Vector n = (limited + kRoundToInteger) - kRoundToInteger, r = limited - n;
   Vector p = 1.535336188319500e-4F * r + 1.339887440266574e-3F;

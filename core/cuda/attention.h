@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 #include "core/cuda/tiles.h"

@@ -101,6 +101,7 @@ void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
 int64_t CudaDevice::FreeBytes() const { return static_cast<int64_t>(MemoryOf(card_).free); }
 
 std::byte* CudaDevice::AllocateHost(int64_t bytes) {
+  CheckNotRecording("memory of the host is allocated");
   Check(cudaSetDevice(card_), "cudaSetDevice");
   void* data = nullptr;
   const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(bytes));
@@ -117,6 +118,7 @@ std::byte* CudaDevice::AllocateHost(int64_t bytes) {
 }
 
 void CudaDevice::FreeHost(std::byte* data, int64_t /*bytes*/) {
+  CheckNotRecording("memory of the host is freed");
   Check(cudaSetDevice(card_), "cudaSetDevice");
   Check(cudaFreeHost(data), "cudaFreeHost");
 }

@@ -1,6 +1,7 @@
 // CudaDevice: one card's memory and operations, on one stream.
 #pragma once
 
+#include <atomic>
 #include <string>
 
 #include "core/cuda/ops.h"
@@ -10,7 +11,8 @@
 
 namespace twinstream {
 
-// The thread that makes it issues its operations; memory and copies are for any thread.
+// The thread that makes it issues its operations; memory and copies are for any thread, but not
+// while that one records.
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int card);  // by CUDA's number; becomes the thread's current one
@@ -28,7 +30,8 @@ class CudaDevice final : public Device {
   void CopyIn(Tensor to, const void* host) override;
   void CopyOut(void* host, Tensor from) override;
   void Synchronize() override;
-  // As a graph of CUDA's. Null too where CUDA makes none, for want of memory say.
+  // As a graph of CUDA's. Null where a capture cannot begin or no graph be made of it; dies where a
+  // call of `issue` breaks the capture.
   std::unique_ptr<RecordedWork> Record(absl::FunctionRef<void()> issue) override;
   const Ops& ops() const override { return ops_; }
   bool host_memory() const override { return false; }
@@ -39,7 +42,7 @@ class CudaDevice final : public Device {
   Workspace workspace() const { return {workspace_.data(), workspace_.bytes()}; }
 
   int card_;
-  bool recording_ = false;
+  std::atomic<bool> recording_ = false;
   CudaStream stream_;
   Storage workspace_;
   CudaOps ops_;

@@ -18,7 +18,8 @@ struct Variable {
   const char *name, *value;
 };
 
-// What CUDA, NCCL and cuDNN's frontend read once, when they start. A person's own values stay.
+// What CUDA and NCCL read once, when they start, and cuDNN's frontend later. A person's own values
+// stay.
 constexpr Variable kEnvironment[] = {
     // A kernel that is loaded at its first launch may wait until the whole card is idle, and a
     // receive that is under way on it until another rank launches that kernel: for ever.

@@ -27,6 +27,7 @@ constexpr int kWarpsOfColumns = kColumns / kColumnsOfWarp;
 constexpr int kThreads = kRows / kRowsOfWarp * kWarpsOfColumns * kWarpLanes;
 constexpr int kStageElements = (kRows + kColumns) * kStep;
 constexpr int64_t kSharedBytes = int64_t{kStages} * kStageElements * sizeof(BFloat16);
+static_assert(kSharedBytes <= kSharedBytesOfABlock);
 using WarpSums = Sums<kRowsOfWarp / 16, kColumnsOfWarp / 8>;
 
 constexpr int kMostGroups = 64;  // of a launch: its arguments stay far below 4 KB

@@ -1,5 +1,5 @@
 // CudaOps: the operations on a CUDA device's memory, on one stream. One .cu file per kernel family
-// implements them; products are cuBLASLt's, but those of bf16 groups, and attention in part a
+// implements them; products are cuBLASLt's but for small groups of bf16, attention is in part a
 // library's where there is one. Every result has the same bits every time.
 #pragma once
 

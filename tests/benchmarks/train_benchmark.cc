@@ -148,9 +148,8 @@ class Variant {
                      ExecutionOptions{.replay = replay});
     trainer_->Materialize();
     trainer_->InitializeWeights();
-    batch_ = trainer_->EmptyBatch();
     uint32_t state = static_cast<uint32_t>(trainer_->grid().at().data) + 1;
-    for (HostArray<int32_t>* ids : {&batch_.tokens, &batch_.targets}) {
+    for (HostArray<int32_t>* ids : {&trainer_->batch().tokens, &trainer_->batch().targets}) {
       for (int32_t& id : *ids) {
         state = state * 1664525 + 1013904223;
         id = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(job_.model().vocabulary()));
@@ -165,7 +164,7 @@ class Variant {
       for (int step = 0; step < steps; ++step) {
         const double start = Now();
         profile_.BeginStep();
-        loss_ = trainer_->Step(batch_, ++update_, 1e-4, false).loss;
+        loss_ = trainer_->Step(++update_, 1e-4, false).loss;
         profile_.EndStep();
         trainer_->parameters();  // waits for what is on its way
         device_.Synchronize();
@@ -229,7 +228,6 @@ class Variant {
   bool alone_ = true;
   int threads_ = 1;
   std::optional<Trainer> trainer_;
-  HostBatch batch_;
   int64_t update_ = 0;
   double loss_ = 0;
 };
@@ -358,9 +356,9 @@ absl::Status TimeVariants(Runtime& runtime, const std::vector<std::string>& text
   int threads = absl::GetFlag(FLAGS_threads);
   if (threads == 0) threads = omp_get_num_procs();
   jobs[0].mutable_runtime()->set_threads(threads);
+  OpProfile profile;
   absl::StatusOr<std::unique_ptr<Device>> device = OpenDevice(runtime, jobs[0]);
   if (!device.ok()) return device.status();
-  OpProfile profile;
   Ceilings ceilings;
   if (!profile_path.empty()) {
     device = MakeProfiledDevice(*std::move(device), profile);

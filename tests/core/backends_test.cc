@@ -131,8 +131,11 @@ TEST_F(CudaDeviceTest, ItsNetworksOperationsRunInOrderWithItsOwn) {
   const Tensor own = both.At(0), other = both.At(1);
   std::vector<float> host(kElements, 1.5F);
   device_->CopyIn(own, host.data());
-  const std::unique_ptr<DeviceCollectives> group =
-      network.Join({.id = network.NewId(), .rank = 0, .size = 1, .name = "alone"});
+  const std::unique_ptr<DeviceCollectives> group = network.Join({.id = network.NewId(),
+                                                                 .rank = 0,
+                                                                 .size = 1,
+                                                                 .work = GroupWork::kRoundedSums,
+                                                                 .name = "alone"});
   const std::vector<int64_t> counts = {kElements};
   group->AllReduce(own, Reduction::kSum);
   group->AllGather(own, counts);

@@ -65,12 +65,11 @@ std::vector<Program> Trace(const JobSpec& job, int64_t steps,
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();
-    const HostBatch batch = trainer.EmptyBatch();
     std::this_thread::sleep_for(transport.rank() * later);
     RunTracer tracer(trainer, 1, job.train().steps());
     for (int64_t step = 1; step <= steps; ++step) {
       tracer.BeginStep(step);
-      trainer.Step(batch, step, 1e-3, false);
+      trainer.Step(step, 1e-3, false);
       EXPECT_TRUE(tracer.EndStep(step).ok());
     }
     EXPECT_TRUE(tracer.Finish().ok());
@@ -180,7 +179,7 @@ TEST(RunTracer, OnADeviceWithMemoryOfItsOwnOnlyTracedStepsHaveTimes) {
     RunTracer tracer(trainer, 1, 2);
     for (int64_t step : {1, 2}) {
       tracer.BeginStep(step);
-      trainer.Step(trainer.EmptyBatch(), step, 1e-3, false);
+      trainer.Step(step, 1e-3, false);
       EXPECT_TRUE(tracer.EndStep(step).ok());
       EXPECT_EQ(tracer.Shares().has_value(), step == 2);
     }
@@ -198,7 +197,7 @@ TEST(RunTracer, ADirectoryThatIsGoneIsSaidOnEveryRank) {
     trainer.InitializeWeights();
     RunTracer tracer(trainer, 1, 1);
     tracer.BeginStep(1);
-    trainer.Step(trainer.EmptyBatch(), 1, 1e-3, false);
+    trainer.Step(1, 1e-3, false);
     const absl::Status status = tracer.EndStep(1);
     EXPECT_FALSE(status.ok());
     EXPECT_NE(status.message().find("/nowhere/at/all/trace.json"), absl::string_view::npos);

@@ -35,12 +35,12 @@ Result Gradients(ModelSpec::Residual residual, absl::FunctionRef<bool(const std:
   for (const Piece& piece : trainer.parameters().ValuePieces()) {
     if (zeroed(piece.name)) device->ops().Zero(piece.data);
   }
-  HostBatch batch = trainer.EmptyBatch();
+  HostBatch& batch = trainer.batch();
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
     batch.tokens[i] = static_cast<int32_t>(i * 7 % 64);
     batch.targets[i] = static_cast<int32_t>(i * 13 % 64);
   }
-  Result result = {.loss = trainer.Step(batch, 1, 0, false).loss};
+  Result result = {.loss = trainer.Step(1, 0, false).loss};
   for (const Piece& piece : trainer.optimizer().GradientPieces()) {
     std::vector<float>& gradient = result.gradients[piece.name];
     const float* values = piece.data.As<float>();

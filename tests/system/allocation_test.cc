@@ -72,7 +72,6 @@ int64_t SteadyAllocations(const JobSpec& job, const DeviceMaker& make_device = C
     trainer.Materialize();
     trainer.InitializeWeights();
     EXPECT_EQ(counted.counts().allocated, planned);
-    const HostBatch batch = trainer.EmptyBatch();
     const CountedDevice::Counts before = counted.counts();
     int64_t host_allocated = 0;
     for (int64_t step = 1; step <= 5; ++step) {
@@ -82,7 +81,7 @@ int64_t SteadyAllocations(const JobSpec& job, const DeviceMaker& make_device = C
         counting = true;
       }
       profile.BeginStep();
-      trainer.Step(batch, step, 1e-3, false);
+      trainer.Step(step, 1e-3, false);
       profile.EndStep();
     }
     trainer.grid().world().Barrier();
@@ -144,11 +143,10 @@ std::vector<int64_t> CopiesOut(const JobSpec& job) {
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();
-    const HostBatch batch = trainer.EmptyBatch();
-    trainer.Step(batch, 1, 1e-3, false);
-    trainer.EvaluationLoss(batch);
+    trainer.Step(1, 1e-3, false);
+    trainer.EvaluationLoss();
     const int64_t before = device.counts().copies_out;
-    trainer.Step(batch, 2, 1e-3, false);
+    trainer.Step(2, 1e-3, false);
     copies[static_cast<size_t>(transport.rank())] = device.counts().copies_out - before;
   });
   return copies;
@@ -208,10 +206,9 @@ TEST(AllocationTest, StepsFaultNoPageAndPrepareNoProduct) {
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, transport);
     trainer.Materialize();
     trainer.InitializeWeights();
-    const HostBatch batch = trainer.EmptyBatch();
     int64_t step = 0;
     const auto run = [&](int steps) {
-      for (int i = 0; i < steps; ++i) trainer.Step(batch, ++step, 1e-3, false);
+      for (int i = 0; i < steps; ++i) trainer.Step(++step, 1e-3, false);
     };
     const auto primitives = [&] {  // of a step
       dnnl_set_verbose(2);

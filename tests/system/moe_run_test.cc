@@ -178,7 +178,7 @@ FirstUpdate UpdateOnce(const JobSpec& job, Routers routers, int64_t sequences) {
       const bool router = absl::EndsWith(piece.name, "router.weight");
       if (router && routers == Routers::kZero) device->ops().Zero(piece.data);
     }
-    HostBatch batch = trainer.EmptyBatch();
+    HostBatch& batch = trainer.batch();
     const BatchShape shape = trainer.batch_shape();
     const int64_t T = job.model().sequence(), V = job.model().vocabulary();
     for (int64_t i = 0; i < static_cast<int64_t>(batch.tokens.size()); ++i) {
@@ -188,7 +188,7 @@ FirstUpdate UpdateOnce(const JobSpec& job, Routers routers, int64_t sequences) {
       batch.tokens[static_cast<size_t>(i)] = static_cast<int32_t>(token * token % V);
       batch.targets[static_cast<size_t>(i)] = static_cast<int32_t>(token * 7 % V);
     }
-    const StepResult result = trainer.Step(batch, 1, 0, false);
+    const StepResult result = trainer.Step(1, 0, false);
     const std::lock_guard<std::mutex> lock(mutex);
     Collect(trainer.optimizer().GradientPieces(), *device, &update.gradients);
     update.result = result;

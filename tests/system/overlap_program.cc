@@ -48,12 +48,11 @@ class Contestant {
   Contestant(const JobSpec& job, Runtime& runtime, Device& device, Overlap overlap)
       : runtime_(runtime),
         trainer_(job, Purpose::kTraining, AccumulationSteps(job), device, runtime.transport(),
-                 {.overlap = overlap}),
-        batch_(trainer_.EmptyBatch()) {
+                 {.overlap = overlap}) {
     trainer_.Materialize();
     trainer_.InitializeWeights();
     uint32_t state = static_cast<uint32_t>(trainer_.grid().at().data) + 1;
-    for (HostArray<int32_t>* ids : {&batch_.tokens, &batch_.targets}) {
+    for (HostArray<int32_t>* ids : {&trainer_.batch().tokens, &trainer_.batch().targets}) {
       for (int32_t& id : *ids) {
         state = state * 1664525 + 1013904223;
         id = static_cast<int32_t>((state >> 8) % static_cast<uint32_t>(job.model().vocabulary()));
@@ -65,7 +64,7 @@ class Contestant {
     runtime_.world().Barrier();
     const auto start = std::chrono::steady_clock::now();
     for (int step = 0; step < kStepsOfABlock; ++step) {
-      losses_.push_back(trainer_.Step(batch_, ++update_, 1e-4, false).loss);
+      losses_.push_back(trainer_.Step(++update_, 1e-4, false).loss);
     }
     trainer_.parameters();  // waits for what is on its way
     runtime_.world().Barrier();
@@ -85,7 +84,6 @@ class Contestant {
  private:
   Runtime& runtime_;
   Trainer trainer_;
-  HostBatch batch_;
   int64_t update_ = 0;
   std::vector<double> losses_, seconds_;
 };

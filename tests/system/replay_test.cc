@@ -54,7 +54,7 @@ TEST(DeviceTrainingReplay, GoesOnAfterAnObservedStepAndAnEvaluation) {
   SpanTotals totals;
   const auto disturb = [&](Trainer& trainer, int64_t step) {
     trainer.Observe(step == 4 ? &totals : nullptr);
-    if (step == 3 || step == 6) trainer.EvaluationLoss(trainer.EmptyBatch());
+    if (step == 3 || step == 6) trainer.EvaluationLoss();
   };
   const RunRecord issued = RunSteps(job, {.last = kLast, .make_device = TestedDevices()});
   const RunRecord replayed = RunSteps(job, {.last = kLast,

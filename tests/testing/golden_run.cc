@@ -157,13 +157,13 @@ TrainedRun GoldenRun::Train(const JobSpec& job, const DeviceMaker& make_device) 
     trainer.Materialize();
     FillWeights(trainer, *device);
     const BatchLoader loader(*dataset_, trainer.batch_shape());
-    HostBatch batch = trainer.EmptyBatch();
+    HostBatch& batch = trainer.batch();
     for (int64_t update = 1; update <= updates(); ++update) {
       const absl::Status loaded =
           loader.Load((update - 1) * job.train().global_batch(), absl::MakeSpan(batch.tokens),
                       absl::MakeSpan(batch.targets));
       Check(loaded.ok(), "%s", loaded.ToString());
-      const StepResult result = trainer.Step(batch, update, kLearningRate, false);
+      const StepResult result = trainer.Step(update, kLearningRate, false);
       const std::lock_guard<std::mutex> lock(mutex);
       if (update == 1) {
         Collect(trainer.optimizer().GradientPieces(), *device, &run.gradients);

@@ -68,14 +68,14 @@ class RankRun {
   }
 
   StepResult Step(const TokenDataset& dataset, int64_t step) {
-    HostBatch batch = trainer_.EmptyBatch();
+    HostBatch& batch = trainer_.batch();
     const absl::Status loaded =
         BatchLoader(dataset, trainer_.batch_shape())
             .Load((step - 1) * job_.train().global_batch(), absl::MakeSpan(batch.tokens),
                   absl::MakeSpan(batch.targets));
     Check(loaded.ok(), "%s", loaded.ToString());
     const double rate = LearningRate(job_.optimizer(), step, job_.train().steps());
-    return trainer_.Step(batch, step, rate, false);
+    return trainer_.Step(step, rate, false);
   }
 
   Trainer& trainer() { return trainer_; }

@@ -196,7 +196,8 @@ class CudnnAttention final : public FusedAttention {
     return plan;
   }
 
-  // For the largest parts whose workspace there is. False: cuDNN cannot, or not as Ops promise.
+  // For the largest parts whose workspace there is. False: cuDNN cannot, or not as Ops promise, or
+  // parts would begin where the log-sum-exps of 4 tokens do not, off the 16 bytes that it expects.
   bool Prepare(Pass pass, const AttentionShape& shape, Plan& plan) {
     plan.size = {.sequences = shape.batch, .key_heads = shape.kv_heads};
     do {
@@ -205,7 +206,7 @@ class CudnnAttention final : public FusedAttention {
       if (plan.graph == nullptr || plan.graph->get_workspace_size(bytes).is_bad()) return false;
       if (bytes >= ScoreBytes(shape, plan.size)) return false;
       if (bytes <= workspace_.bytes) return true;
-    } while (MakeSmaller(plan.size));
+    } while (shape.sequence % 4 == 0 && MakeSmaller(plan.size));
     return false;
   }
 
@@ -241,12 +242,16 @@ std::unique_ptr<FusedAttention> MakeFusedAttention(gpu::Stream stream, Workspace
   if (library == nullptr) return nullptr;
   cudnnHandle_t handle = nullptr;
   const auto start = [&] {
-    const bool started = fe::detail::create_handle(&handle) == CUDNN_STATUS_SUCCESS &&
+    int card = 0;  // the frontend loads CUDA's runtime itself
+    const bool started = fe::detail::cuda_get_device(&card) == cudaSuccess &&
+                         fe::detail::create_handle(&handle) == CUDNN_STATUS_SUCCESS &&
                          fe::detail::set_stream(handle, stream) == CUDNN_STATUS_SUCCESS;
     return started ? fe::error_t() : fe::error_t(fe::error_code_t::HANDLE_ERROR, "");
   };
-  if (!ProblemOf(start).empty()) return nullptr;
-  return std::make_unique<CudnnAttention>(handle, workspace);
+  const bool started = ProblemOf(start).empty();
+  if (started) return std::make_unique<CudnnAttention>(handle, workspace);
+  if (handle != nullptr) (void)fe::detail::destroy_handle(handle);
+  return nullptr;
 }
 
 }  // namespace twinstream

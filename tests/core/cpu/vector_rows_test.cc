@@ -49,6 +49,15 @@ TEST(VectorRowsTest, LargestOfRowsOfEveryLength) {
   }
 }
 
+TEST(VectorRowsTest, ALargestIsANumberIfThereIsOne) {
+  constexpr int64_t kCount = kVectorLanes + 3;
+  for (int64_t place = 0; place < kCount; ++place) {
+    std::vector<float> row(kCount, -3);
+    row[place] = NAN;
+    EXPECT_EQ(MaxOfRow(kCount, row.data()), -3) << place;
+  }
+}
+
 // Every upper half of a float32, with lower halves about the tie, and what a store returns.
 TEST(VectorRowsTest, RoundsAsBFloat16DoesButForDenormalNumbers) {
   alignas(64) BFloat16 stored[kVectorLanes], streamed[kVectorLanes];

@@ -41,7 +41,7 @@ inline Vector Max(Vector a, Vector b) { return _mm256_max_ps(b, a); }
 // v 2^n, v in [1/2, 2) and n a whole number from -125 to 129. Of others below: anything.
 inline Vector TimesPowerOfTwo(Vector v, Vector n) {
   // 2^(n-1), then twice that: 2^128 itself is no float.
-  const auto half = (std::bit_cast<WordVector>(n + 12582912.0F) << 23) + (126U << 23);
+  const auto half = (std::bit_cast<WordVector>(n + kRoundToInteger) << 23) + (126U << 23);
   return v * std::bit_cast<Vector>(half) * 2;
 }
 

@@ -11,6 +11,7 @@
 
 #include "core/bfloat16.h"
 #include "core/cuda/check.h"
+#include "core/cuda/workspace.h"
 #include "gpu/stream.h"
 
 namespace twinstream::gpu {
@@ -28,8 +29,10 @@ void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
             Stream stream, Arguments... arguments) {
   const auto shared = static_cast<size_t>(shape.shared_bytes);
   if (shared > 48 * 1024) {  // more than a kernel gets unasked
+    // The same for every launch: the limit is the kernel's, which a graph or another thread may be
+    // about to launch with more than this one has.
     Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared)),
+                               static_cast<int>(kSharedBytesOfABlock)),
           name);
   }
   kernel<<<shape.blocks, shape.threads, shared, stream>>>(arguments...);
