@@ -19,7 +19,7 @@ stop() { # with what it runs
   if [[ -n $running ]]; then kill "$running"; fi
   exit 130
 }
-trap stop INT TERM
+trap stop INT TERM HUP
 
 refuse() { # refuse REASON
   echo "gpu_check.sh: $1" >&2
@@ -108,17 +108,26 @@ put_module() { # put_module FILE: at any moment there is a whole one
     mv "$bundle/bin/twinstream_cuda.so.new" "$bundle/bin/twinstream_cuda.so"
 }
 
-# The backend for this CUDA, in place of the one that came along: only if it loads.
+# The backend for this CUDA, in place of the one that came along: only if it loads. Its objects stay with
+# the bundle, so that a run whose time ends here is not lost: the next one compiles those that are missing.
 compile_module() {
-  local objects=$results/module nvcc
+  local nvcc arch key objects source
   nvcc=$(command -v nvcc) ||
     { echo "there is no nvcc to compile another module with: name CUDA's folder in CUDA_HOME" && return 1; }
-  mkdir -p "$objects" || return 1
-  (cd "$bundle/core/cuda" && printf '%s\0' *.cu *.cc) >"$objects/sources"
-  limited xargs -0 -a "$objects/sources" -P "$(nproc)" -I{} "$nvcc" -std=c++20 -O3 -DNDEBUG \
-    -arch="${GPU_ARCH:-native}" --expt-relaxed-constexpr -Xcompiler=-fPIC -I"$bundle" \
-    -I"$bundle/core/cuda/native" -I"$bundle/include" -c "$bundle/core/cuda/{}" -o "$objects/{}.o" ||
-    return
+  arch=sm_$(awk -F', ' 'NR == 1 { sub("[.]", "", $(NF - 3)); print $(NF - 3) }' "$results/card.txt")
+  # Of this compiler, this kind of card, these sources and these flags.
+  key=$({ "$nvcc" --version && echo "$arch" &&
+    find "$bundle/core" "$0" -type f -print0 | sort -z | xargs -0 cat; } | sha256sum) || return
+  objects=$bundle/objects/${key:0:16}
+  mkdir -p "$objects" || return
+  for source in "$bundle"/core/cuda/*.{cu,cc}; do
+    [[ -f $objects/${source##*/}.o ]] || printf '%s\0' "${source##*/}"
+  done >"$objects/missing"
+  # An object has its name once it is whole.
+  limited xargs -0 -a "$objects/missing" -P "$(nproc)" -I{} \
+    bash -c '"${@:2}" -o "$1.new" && mv "$1.new" "$1"' compile "$objects/{}.o" \
+    "$nvcc" -std=c++20 -O3 -DNDEBUG -arch="$arch" --expt-relaxed-constexpr -Xcompiler=-fPIC -I"$bundle" \
+    -I"$bundle/core/cuda/native" -I"$bundle/include" -c "$bundle/core/cuda/{}" || return
   limited "$nvcc" -shared -cudart=static -o "$objects/twinstream_cuda.so" "$objects"/*.o -lcublasLt ||
     return
   cp "$bundle/bin/twinstream_cuda.so" "$objects/shipped.so" && put_module "$objects/twinstream_cuda.so" ||
