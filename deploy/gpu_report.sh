@@ -37,11 +37,11 @@ operation_rows() {
 }
 
 # With the micro-batch at which the last try's steps were.
-step_rows() { # step_rows SHAPE PART
+step_rows() { # step_rows SHAPE PART [MORE]: of a part that passed; MORE follows the scheme's name
   local log=$results/${2// /-}.txt batch
-  [[ -f $log ]] || return 0
+  passed "$2" || return 0
   batch=$(sed -n 's/^micro-batches of \([0-9]*\):/\1/p' "$log" | tail -n 1)
-  sed -nE "s/^\| train \{.*residual: ([A-Z_]+) \} \|/| $1 x $batch \1 |/p" "$log"
+  sed -nE "s/^\| train \{.*residual: ([A-Z_]+) \} \|/| $1 x $batch \1${3:-} |/p" "$log"
 }
 
 # Of a step's operations those that lose most time to their floor.
@@ -53,8 +53,8 @@ lossy_rows() {
 
 measurements() {
   head -n 1 "$results/card.txt"
-  { step_rows 1.3B "steps of 1.3B" && step_rows 400M "steps of 400M" &&
-    step_rows 1.3B "two streams and one"; } |
+  { step_rows 1.3B "steps of 1.3B" && step_rows 1.3B "replayed steps of 1.3B" ", replayed" &&
+    step_rows 400M "steps of 400M" && step_rows 1.3B "two streams and one"; } |
     under "| shape x micro-batch, scheme | ms a step | tokens/s | of ceiling | activations MiB | over the first |"
   sed -n '/^|---/!{/^|/p}' "$results/against-PyTorch.txt" 2>/dev/null || true
   operation_rows | awk '{ printf "%-54s %10s %10s %9s %10s %s\n", $1, $2, $3, $4, $5, $6 }' |
@@ -88,6 +88,7 @@ results_json() {
   printf '{"card": %s, "seconds": %d,\n"parts": [%s\n],\n"operations": [%s\n]' \
     "$(json_text "$(head -n 1 "$results/card.txt")")" "$SECONDS" "$(json_parts)" "$(json_operations)"
   json_file steps_1.3B "steps of 1.3B" steps-1.3B.json
+  json_file replayed_steps_1.3B "replayed steps of 1.3B" replayed-1.3B.json
   json_file steps_400M "steps of 400M" steps-400M.json
   json_file two_streams_and_one "two streams and one" streams-1.3B.json
   json_file profile_1.3B "profile of 1.3B" profile.json

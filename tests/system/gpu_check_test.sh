@@ -38,6 +38,11 @@ stub "$tools/python3" <<'STUB'
 for i in $(seq 80); do echo "| row $i |"; done
 STUB
 stub "$tools/nvcc" <<'STUB'
+. "$FAKE/mood"
+case "$*" in
+  --version) echo "release 13.0" && exit ;;
+  *device.cc*) mood nvcc ;;
+esac
 echo "nvcc $*" >>"$FAKE/nvcc.calls"
 while [ "$1" != -o ]; do shift; done
 cp "$FAKE/compiled" "$2"
@@ -51,7 +56,7 @@ case "$*" in
     echo "SKIPPED: nothing is tested on a card: train.device = CUDA needs a module that fits this program"
     exit 77 ;;
   *-DeviceTraining*) mood operations ;;
-  *DeviceTraining*) mood training ;;
+  *DeviceTraining*) echo "$TWINSTREAM_EXHAUSTIVE $*" >>"$FAKE/trained" && mood training ;;
 esac
 STUB
 stub "$bundle/bin/backends_test" <<'STUB'
@@ -70,9 +75,11 @@ if [ "\$batch" -gt \$(cat "\$FAKE/most_batch") ]; then
   echo "card 0 has no 1073741824 bytes of memory left (512 of its 85899345920 bytes are free): use more ranks"
   exit 1
 fi
-arguments=()
+arguments=() json= replayed=
 for argument; do
   case \$argument in
+    --replay) replayed=yes && continue ;;
+    --json=*) json=\${argument#*=} ;;
     --device=*) argument=--device=CPU ;;
     --shape=*) argument=--shape=tiny ;;
     --rounds=*) argument=--rounds=1 ;;
@@ -80,7 +87,8 @@ for argument; do
   esac
   arguments+=("\$argument")
 done
-OMP_NUM_THREADS=1 exec "$programs/train_benchmark" "\${arguments[@]}"
+OMP_NUM_THREADS=1 "$programs/train_benchmark" "\${arguments[@]}" || exit
+[ -z "\$replayed" ] || [ -e "\$FAKE/fails-replay" ] || sed -i 's/"replayed_steps": 0/"replayed_steps": 5/' "\$json"
 STUB
 stub "$bundle/bin/ops_benchmark" <<STUB
 arguments=()
@@ -88,13 +96,14 @@ for argument; do
   case \$argument in
     --benchmark_filter=*)
       echo "\${argument#*=}" >"\$FAKE/filter"
-      argument=\$(sed 's/1\.3B/tiny/g' <<<"\$argument") ;;
+      argument=\$(sed 's/1\.3B/tiny/g; s/400M/S/g' <<<"\$argument") ;;
     --benchmark_out=*) out=\${argument#*=} ;;
     --device=*) argument=--device=cpu ;;
   esac
   arguments+=("\$argument")
 done
-"$programs/ops_benchmark" "\${arguments[@]}" --benchmark_min_time=0.001 && sed -i 's|/tiny/|/1.3B/|' "\$out"
+"$programs/ops_benchmark" "\${arguments[@]}" --benchmark_min_time=0.001 &&
+  sed -i 's|/tiny/|/1.3B/|; s|/S/|/400M/|' "\$out"
 STUB
 ln -s "$programs/../twinstream" "$bundle/bin/twinstream"
 cp "$deploy"/gpu_{check,report}.sh "$deploy/part.sh" "$deploy/../LICENSE" "$bundle/"
@@ -106,7 +115,7 @@ echo 1000 >"$FAKE/most_batch"
 
 check() { # check EXIT_CODE MOST_SECONDS [VARIABLE=VALUE...]: the script's exit code, and that of its files
   local begin=$SECONDS got=0
-  env PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" "${@:3}" \
+  env -u TWINSTREAM_EXHAUSTIVE PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" "${@:3}" \
     bash "$bundle/gpu_check.sh" "$bundle" "$results" >"$output" 2>&1 || got=$?
   [ "$got" = "$1" ] || fail "exit code $got instead of $1"
   [ $((SECONDS - begin)) -le "$2" ] || fail "$((SECONDS - begin)) s instead of $2 at most"
@@ -126,20 +135,26 @@ operations = [line.split() for line in table if "/BF16 " in line or "/F32 " in l
 for row, json_row in zip(operations, report["operations"]):
     assert [row[0], *map(float, row[1:5]), row[5]] == list(json_row.values()), (row, json_row)
 assert len(operations) == len(report["operations"]) or len(table) == 60, operations
-steps = [step for key in ("steps_1.3B", "steps_400M", "two_streams_and_one") for step in report.get(key, [])]
-shown = [re.search(r"x \d+ ([A-Z_]+) \|", line)[1] for line in table if re.search(r"x \d+ [A-Z_]+ \|", line)]
-assert shown == [step["scheme"] for step in steps], shown
+keys = ("steps_1.3B", "replayed_steps_1.3B", "steps_400M", "two_streams_and_one")
+steps = [step for key in keys for step in report.get(key, [])]
+shown = [m for m in (re.search(r"x \d+ ([A-Z_]+)(, replayed)? \|", line) for line in table) if m]
+assert [m[1] for m in shown] == [step["scheme"] for step in steps], shown
+assert [bool(m[2]) for m in shown] == [step["replayed_steps"] > 0 for step in steps], shown
 PYTHON
 }
 says() { # says PATTERN: a line of the table matches
   grep -Eq -- "$1" "$results/latest/table.txt" || fail "no line in the table like: $1"
 }
-gone() { # gone: what hung is no longer there
-  ! kill -0 "$(cat "$FAKE/hanging")" 2>/dev/null || fail "a process is left"
+gone() { # gone: what hung is no longer there, or about to go
+  for _ in $(seq 20); do
+    kill -0 "$(cat "$FAKE/hanging")" 2>/dev/null || return 0
+    sleep 0.1
+  done
+  fail "a process is left"
 }
 
-# One part fails, one hangs until its limit, two cannot be done; memory is less than it seems.
-touch "$FAKE"/{fails-operations,hangs-communicator}
+# Two parts fail, one hangs until its limit, two cannot be done; memory is less than it seems.
+touch "$FAKE"/{fails-operations,fails-replay,hangs-communicator}
 echo 15 >"$FAKE/most_batch"
 check 1 120
 gone
@@ -148,17 +163,23 @@ says '^communicator +FAILED +2[0-2] s '
 says '^memcheck +SKIPPED +0 s +there is no compute-sanitizer here$'
 says '^against PyTorch +SKIPPED +0 s +there is no python3 whose torch sees the card$'
 says '^profile of 1.3B +ok '
-says '^2 failed$'
+says '^replayed steps of 1.3B +FAILED '
+says '^3 failed$'
 says '^\| 1.3B x 15 SIAMESE_HYBRID_PRE \| '
 says '^\| 400M x [0-9]+ SIAMESE_POST_PRE \| '
 says '^\| 1.3B x 5 PRE_NORM \| '
 for operation in Attention{Forward,Backward} Residual{Forward,Backward}/{PRE_NORM/attention,SIAMESE_HYBRID_PRE/mlp} \
-  SwiGlu{Forward,Backward} QkvForward/plain AdamW LogitGradient Matmul/up/weight_gradient; do
+  SwiGlu{Forward,Backward} QkvForward/plain AdamW LogitGradient Matmul/up/weight_gradient \
+  GroupedMatmul/experts_up/forward; do
   says "^$operation/1.3B/BF16 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ G(B|FLOP)/s\$"
 done
+for product in up/forward up/weight_gradient down/forward; do says "^GroupedMatmul/experts_$product/400M/BF16 "; done
 says '^LogitStatistics/1.3B/F32 '
 [ "$(grep -A 3 -c '^step of 1.3B, furthest' "$results/latest/table.txt")" = 1 ] || fail "no rows of the profile"
 grep -q '"profile_1.3B": {"rank": 0, "steps": 2' "$results/latest/gpu_check.json" || fail "no profile in the JSON"
+
+# With the row of replayed steps and three of PyTorch in place of "3 failed" there are 60 lines: all fits.
+[ "$(wc -l <"$results/latest/table.txt")" -le 57 ] || fail "the table has no room for PyTorch"
 
 # Its names are those of programs of this build.
 listed=$("$programs/ops_benchmark" --benchmark_list_tests --benchmark_filter="$(cat "$FAKE/filter")" | wc -l)
@@ -174,15 +195,24 @@ check 0 120
 says '^communicator +SKIPPED +0 s +the loader finds no libnccl.so.2$'
 says '^against PyTorch +ok '
 says '^\| row 2 \|$'
+says '^\| 1.3B x [0-9]+ SIAMESE_HYBRID_PRE, replayed \| '
 [ ! -e "$results/latest/old" ] || fail "results of two runs are mixed"
-for filter in $(sed 's/.*--gtest_filter=//' "$FAKE/sanitized" | tr ':' '\n' | sort -u); do
-  "$programs/emulated_device_test" --gtest_list_tests --gtest_filter="$filter" | grep -q '^  ' ||
-    fail "no test is a $filter"
+tests_of() { # tests_of FILTER: their number
+  "$programs/emulated_device_test" --gtest_list_tests --gtest_filter="$1" | grep -c '^  '
+}
+for filter in $(sed 's/.*--gtest_filter=//' "$FAKE"/{sanitized,trained} | tr ':' '\n' | sort -u); do
+  [ "$(tests_of "$filter")" != 0 ] || fail "no test is a $filter"
 done
 for tool in memcheck racecheck; do
-  grep -q -- "--tool $tool .*CpuAttention.*ResidualTest\|--tool $tool .*ResidualTest.*CpuAttention" "$FAKE/sanitized" ||
-    fail "$tool does not see attention and residual sites"
+  for tests in CpuAttention ResidualTest GroupedProductsTest; do
+    grep -q -- "--tool $tool .*$tests" "$FAKE/sanitized" || fail "$tool does not see $tests"
+  done
 done
+
+# Every test of training runs, and the layout matrices once more, with every layout.
+once=$(sed -n 's/^ .*--gtest_filter=//p' "$FAKE/trained" | sort -u | paste -sd:)
+[ "$(tests_of "$once")" = "$(tests_of 'DeviceTraining*')" ] || fail "$once is not all training"
+grep -q '^1 .*OfADenseModel.*OfAMixtureOfExperts' "$FAKE/trained" || fail "no layout matrices"
 
 # A card that is lost: tests that skip themselves do not pass.
 touch "$FAKE"/{no-card,hangs-training}
@@ -190,21 +220,33 @@ check 1 20 GPU_CHECK_SECONDS=4
 says '^communicator +FAILED '
 rm "$FAKE"/{no-card,hangs-training}
 
-# Another CUDA: the module is compiled there, once. The time ends in the operations that come then.
-touch "$FAKE/hangs-operations"
+# Another CUDA: the module is compiled there. Time ends before that does.
+touch "$FAKE"/hangs-{nvcc,operations}
 echo other >"$bundle/bin/twinstream_cuda.so"
 echo fits >"$FAKE/compiled"
+check 1 11 GPU_CHECK_SECONDS=4
+gone
+says '^CUDA backend +SKIPPED +[0-9]+ s +out of time$'
+rm "$FAKE/hangs-nvcc"
+
+# The next run goes on with it, the one after that finds it done. The time ends in the operations that come then.
 for _ in 1 2; do
   check 0 13 GPU_CHECK_SECONDS=6
   gone
   says '^CUDA backend +ok '
-  [ "$(grep -c SKIPPED "$results/latest/table.txt")" = 14 ] || fail "not all the others are skipped"
+  [ "$(grep -c SKIPPED "$results/latest/table.txt")" = 16 ] || fail "not all the others are skipped"
   says '^operations +SKIPPED +[0-9]+ s +out of time$'
   says '^against PyTorch +SKIPPED +0 s +out of time$'
 done
 [ "$(cat "$bundle/bin/twinstream_cuda.so")" = fits ] || fail "the compiled module is not in its place"
-[ "$(grep -c -- ' -c ' "$FAKE/nvcc.calls")" = 2 ] || fail "not two compilations of two sources"
-grep -q -- "-Xcompiler=-fPIC -I$bundle .* -c $bundle/core/cuda/attention.cu -o " "$FAKE/nvcc.calls" || fail "another command"
+compiled_once() {
+  local sources
+  sources=$(sed -n 's/^nvcc .* -c .*\/\([^ ]*\) -o .*/\1/p' "$FAKE/nvcc.calls" | sort | paste -sd' ')
+  [ "$sources" = "attention.cu device.cc" ] || fail "compiled are $sources, not two sources once"
+}
+compiled_once
+grep -q -- "-arch=sm_90 .* -I$bundle .* -c $bundle/core/cuda/attention.cu -o " "$FAKE/nvcc.calls" ||
+  fail "another command"
 
 # One that does not fit either: the one that came along is back.
 echo other >"$bundle/bin/twinstream_cuda.so"
@@ -213,17 +255,24 @@ check 1 10
 says '^CUDA backend +FAILED '
 [ "$(grep -c SKIPPED "$results/latest/table.txt")" = 0 ] || fail "there is more than one part"
 [ "$(cat "$bundle/bin/twinstream_cuda.so")" = other ] || fail "the shipped module is not back"
+compiled_once
 
-# Stopped, it leaves nothing behind.
+# Of other sources there are no objects yet.
+echo "// changed" >>"$bundle/core/cuda/device.cc"
+check 1 10
+[ "$(grep -c ' -c ' "$FAKE/nvcc.calls")" = 4 ] || fail "old objects for new sources"
+
+# Stopped, or left by its terminal, it leaves nothing behind.
 echo fits >"$bundle/bin/twinstream_cuda.so"
-rm "$FAKE/hanging"
-env PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" bash "$bundle/gpu_check.sh" "$bundle" "$results" >"$output" 2>&1 &
-script=$!
-for _ in $(seq 100); do [ ! -e "$FAKE/hanging" ] && sleep 0.1; done
-kill "$script"
-wait "$script" && fail "a stopped script ends with 0"
-sleep 0.2
-gone
+for signal in TERM HUP; do
+  rm "$FAKE/hanging"
+  env PATH="$tools:/usr/bin:/bin" CUDA_HOME="$folder" bash "$bundle/gpu_check.sh" "$bundle" "$results" >"$output" 2>&1 &
+  script=$!
+  for _ in $(seq 100); do [ ! -e "$FAKE/hanging" ] && sleep 0.1; done
+  kill -"$signal" "$script"
+  wait "$script" && fail "a stopped script ends with 0"
+  gone
+done
 
 GPU_CHECK_SECONDS=soon bash "$bundle/gpu_check.sh" >"$output" 2>&1
 [ "$?" = 2 ] || fail "a time of no number passes"
