@@ -107,7 +107,8 @@ void RecomputeRules(const ParallelSpec& parallel, Problems* problems) {
   if (parallel.recompute() == ParallelSpec::NONE) return;
   Add(problems,
       "parallel.recompute = %s frees what parallel.schedule = ZERO_BUBBLE keeps for its late "
-      "weight gradients; use recompute NONE, or schedule ONE_F_ONE_B or INTERLEAVED",
+      "weight gradients; use recompute NONE, or schedule GPIPE, ONE_F_ONE_B or "
+      "INTERLEAVED",
       ParallelSpec::Recompute_Name(parallel.recompute()));
 }
 
