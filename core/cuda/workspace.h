@@ -38,7 +38,7 @@ constexpr int kSortChunk = 256;
 // Two arrays of entries [N], each a row and a token; ranks [N]; counts [kSortDigits, chunks].
 constexpr int64_t EmbeddingBackwardBytes(int64_t N) {
   const int64_t chunks = (N + kSortChunk - 1) / kSortChunk;
-  return int64_t{sizeof(int32_t)} * (2 * 2 * N + N + kSortDigits * chunks);
+  return int64_t{sizeof(int32_t)} * (int64_t{4} * N + N + kSortDigits * chunks);
 }
 
 // RouteTokens cuts tokens into parts, each a block's: of 32, or more where they would be too many.

@@ -260,7 +260,7 @@ TEST(CudaWorkspace, EveryJobsRowsFit) {
 
 // Of a group of one row of bf16: blocks have the same shared memory for every size.
 void GroupedProduct(const Ops& ops) {
-  std::vector<float> row(8), matrix(8 * 8), out(8);
+  std::vector<float> row(8), matrix(64), out(8);
   const Lent a(row, {1, 8}, DType::kBF16), b(matrix, {8, 8}, DType::kBF16);
   const std::vector<int64_t> rows_of_group = {1};
   ops.GroupedMatmul(View(out, {1, 8}), a, b, rows_of_group, {.transpose_b = true});
