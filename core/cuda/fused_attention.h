@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
+#include "core/cuda/stream.h"
 #include "core/cuda/workspace.h"
 #include "core/ops.h"
-#include "gpu/stream.h"
 
 namespace twinstream {
 

@@ -4,8 +4,8 @@
 
 #include <memory>
 
+#include "core/cuda/stream.h"
 #include "core/ops.h"
-#include "gpu/stream.h"
 
 namespace twinstream {
 

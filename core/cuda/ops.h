@@ -9,9 +9,9 @@
 
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/matrix_products.h"
+#include "core/cuda/stream.h"
 #include "core/cuda/workspace.h"
 #include "core/ops.h"
-#include "gpu/stream.h"
 
 namespace twinstream {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "core/bfloat16.h"
-#include "gpu/stream.h"
+#include "core/cuda/stream.h"
 
 namespace twinstream {
 

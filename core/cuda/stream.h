@@ -1,4 +1,5 @@
-// Owners of what the CUDA runtime gives: a stream, an event, memory of a card.
+// Owners of what the CUDA runtime gives: a stream, an event, memory of a card. And what host code
+// asks of a stream without a kernel.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -97,4 +98,14 @@ class CudaMemory {
   void* data_ = nullptr;
 };
 
+namespace gpu {
+
+using Stream = cudaStream_t;
+
+// Zeroes memory of the device, in the stream's order.
+inline void Clear(std::byte* data, int64_t bytes, Stream stream) {
+  Check(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), stream), "cudaMemsetAsync");
+}
+
+}  // namespace gpu
 }  // namespace twinstream

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/cuda/attention_part.h"
-#include "core/cuda/emulated/device.h"
+#include "core/cuda/device.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/ops.h"
 #include "core/device.h"
@@ -75,8 +75,9 @@ class Attention {
   }
 
   // Of out, lse and the gradients.
-  std::vector<std::byte> Results() const {
+  std::vector<std::byte> Results() {
     std::vector<std::byte> bytes;
+    device_.Synchronize();
     for (Tensor tensor : {t_.out, t_.lse, g_.dq, g_.dk, g_.dv}) {
       bytes.insert(bytes.end(), tensor.data(), tensor.data() + tensor.bytes());
     }
@@ -85,7 +86,7 @@ class Attention {
 
  private:
   CudaOps Ops(std::unique_ptr<FusedAttention> fused) {
-    return {gpu::Stream(),
+    return {device_.stream(),
             /*multiprocessors=*/2,
             {workspace_.data(), workspace_.bytes()},
             std::move(fused)};
@@ -94,14 +95,14 @@ class Attention {
     const Tensor tensor = scratch_.Allocate(dtype, shape);
     std::vector<float> values(static_cast<size_t>(tensor.elements()));
     for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(step * static_cast<float>(i));
-    CopyInRounded(*device_, tensor, values);
+    CopyInRounded(device_, tensor, values);
     return tensor;
   }
 
   AttentionShape shape_;
-  std::unique_ptr<Device> device_ = MakeEmulatedDevice();
-  Scratch scratch_{*device_, int64_t{1} << 20};
-  Storage workspace_{*device_, kWorkspaceBytes};
+  CudaDevice device_{/*card=*/0};
+  Scratch scratch_{device_, int64_t{1} << 20};
+  Storage workspace_{device_, kWorkspaceBytes};
   AttentionTensors t_;
   AttentionGradients g_;
 };

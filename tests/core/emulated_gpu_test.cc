@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "core/cuda/emulated/device.h"
+#include "core/cuda/device.h"
 #include "core/cuda/workspace.h"
 #include "gpu/primitives.h"
 #include "tests/testing/near.h"
@@ -154,8 +154,8 @@ void WriteAt(float* values, int64_t index) { values[index] = 1; }
 
 // On a device, in a tensor of three float32, which are 12 bytes.
 void WriteInDeviceMemory(int64_t index) {
-  const std::unique_ptr<Device> device = MakeEmulatedDevice();
-  const Storage three(*device, 3 * sizeof(float));
+  CudaDevice device(/*card=*/0);
+  const Storage three(device, 3 * sizeof(float));
   RunGrid(WriteAt, {.blocks = 1, .threads = 1}, reinterpret_cast<float*>(three.data()), index);
 }
 
@@ -167,14 +167,14 @@ TEST(CudaEmulatorDeathTest, AWriteOutsideOfAnAllocationIsFound) {
 }
 
 TEST(CudaEmulatorDeathTest, AHostThatWaitsForWorkThatIsBeingRecordedIsFound) {
-  const std::unique_ptr<Device> device = MakeEmulatedDevice();
-  const Storage memory(*device, sizeof(float));
+  CudaDevice device(/*card=*/0);
+  const Storage memory(device, sizeof(float));
   const Tensor tensor(memory.data(), DType::kF32, {1});
   float value = 0;
-  EXPECT_DEATH(device->Record([&] { device->CopyOut(&value, tensor); }), "the host reads while");
-  EXPECT_DEATH(device->Record([&] { device->CopyIn(tensor, &value); }), "the host writes while");
-  EXPECT_DEATH(device->Record([&] { device->Synchronize(); }), "the host waits while");
-  EXPECT_DEATH(device->Record([&] { device->Allocate(1); }), "memory is allocated while");
+  EXPECT_DEATH(device.Record([&] { device.CopyOut(&value, tensor); }), "the host reads while");
+  EXPECT_DEATH(device.Record([&] { device.CopyIn(tensor, &value); }), "the host writes while");
+  EXPECT_DEATH(device.Record([&] { device.Synchronize(); }), "the host waits while");
+  EXPECT_DEATH(device.Record([&] { device.Allocate(1); }), "memory is allocated while");
 }
 
 void WriteShared(int64_t index) { SharedMemory<float>()[index] = 1; }

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/cuda/emulated/device.h"
+#include "core/cuda/device.h"
 #include "core/cuda/workspace.h"
 #include "gpu/emulator.h"
 #include "proto/job_rules.h"
@@ -127,12 +127,15 @@ std::vector<float> Residual(const Ops& ops, int64_t rows, int64_t columns, DType
 // fewer there are none.
 void ExpectNeeds(int64_t bytes, const std::function<std::vector<float>(const Ops&)>& run) {
   const std::vector<float> expected = run(TestedOps());
-  {
-    const std::unique_ptr<Device> device = MakeEmulatedDevice(bytes);
-    EXPECT_LE(RelativeError(run(UploadedOps(*device)), ToDouble(expected)), Float32Tolerance(100));
-  }
-  const std::unique_ptr<Device> device = MakeEmulatedDevice(bytes - 1);
-  EXPECT_DEATH(run(UploadedOps(*device)),
+  CudaDevice device(/*card=*/0);
+  const auto run_with = [&](int64_t workspace_bytes) {
+    const Storage workspace(device, workspace_bytes);
+    const CudaOps ops(device.stream(), /*multiprocessors=*/2, {workspace.data(), workspace.bytes()},
+                      /*fused=*/nullptr);
+    return run(UploadedOps(device, ops));
+  };
+  EXPECT_LE(RelativeError(run_with(bytes), ToDouble(expected)), Float32Tolerance(100));
+  EXPECT_DEATH(run_with(bytes - 1),
                "an operation needs [0-9]+ bytes of workspace, there are [0-9]+");
 }
 

@@ -52,7 +52,7 @@ std::vector<Tensor*> Together(std::vector<Tensor*> a, const std::vector<Tensor*>
 void UploadedOps::Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const {
   Upload upload(device_);
   upload.Add({&out, &a, &b});
-  device_.ops().Matmul(out, a, b, options);
+  ops_.Matmul(out, a, b, options);
 }
 
 void UploadedOps::GroupedMatmul(Tensor out, Tensor a, Tensor b,
@@ -60,7 +60,7 @@ void UploadedOps::GroupedMatmul(Tensor out, Tensor a, Tensor b,
                                 MatmulOptions options) const {
   Upload upload(device_);
   upload.Add({&out, &a, &b});
-  device_.ops().GroupedMatmul(out, a, b, rows_of_group, options);
+  ops_.GroupedMatmul(out, a, b, rows_of_group, options);
 }
 
 void UploadedOps::ResidualForward(const ResidualSite& site,
@@ -68,7 +68,7 @@ void UploadedOps::ResidualForward(const ResidualSite& site,
   ResidualForwardTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().ResidualForward(site, t);
+  ops_.ResidualForward(site, t);
 }
 
 void UploadedOps::ResidualBackward(const ResidualSite& site,
@@ -76,14 +76,14 @@ void UploadedOps::ResidualBackward(const ResidualSite& site,
   ResidualBackwardTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().ResidualBackward(site, t);
+  ops_.ResidualBackward(site, t);
 }
 
 void UploadedOps::QkvForward(const AttentionShape& shape, float eps, const QkvTensors& t_in) const {
   QkvTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().QkvForward(shape, eps, t);
+  ops_.QkvForward(shape, eps, t);
 }
 
 void UploadedOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t_in, Tensor dqkv,
@@ -91,7 +91,7 @@ void UploadedOps::QkvBackward(const AttentionShape& shape, const QkvTensors& t_i
   QkvTensors t = t_in;
   Upload upload(device_);
   upload.Add(Together(TensorsOf(t), {&dqkv, &dq_norm, &dk_norm, &dv_norm}));
-  device_.ops().QkvBackward(shape, t, dqkv, dq_norm, dk_norm, dv_norm);
+  ops_.QkvBackward(shape, t, dqkv, dq_norm, dk_norm, dv_norm);
 }
 
 void UploadedOps::AttentionForward(const AttentionShape& shape,
@@ -99,7 +99,7 @@ void UploadedOps::AttentionForward(const AttentionShape& shape,
   AttentionTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().AttentionForward(shape, t);
+  ops_.AttentionForward(shape, t);
 }
 
 void UploadedOps::AttentionBackward(const AttentionShape& shape, const AttentionTensors& t_in,
@@ -108,7 +108,7 @@ void UploadedOps::AttentionBackward(const AttentionShape& shape, const Attention
   AttentionGradients g = g_in;
   Upload upload(device_);
   upload.Add(Together(TensorsOf(t), TensorsOf(g)));
-  device_.ops().AttentionBackward(shape, t, g);
+  ops_.AttentionBackward(shape, t, g);
 }
 
 void UploadedOps::AttentionMergeForward(const AttentionShape& shape,
@@ -117,7 +117,7 @@ void UploadedOps::AttentionMergeForward(const AttentionShape& shape,
   AttentionTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().AttentionMergeForward(shape, rectangle, t);
+  ops_.AttentionMergeForward(shape, rectangle, t);
 }
 
 void UploadedOps::AttentionMergeBackward(const AttentionShape& shape,
@@ -128,26 +128,26 @@ void UploadedOps::AttentionMergeBackward(const AttentionShape& shape,
   AttentionGradients g = g_in;
   Upload upload(device_);
   upload.Add(Together(TensorsOf(t), TensorsOf(g)));
-  device_.ops().AttentionMergeBackward(shape, rectangle, t, g);
+  ops_.AttentionMergeBackward(shape, rectangle, t, g);
 }
 
 void UploadedOps::SwiGluForward(Tensor out, Tensor up) const {
   Upload upload(device_);
   upload.Add({&out, &up});
-  device_.ops().SwiGluForward(out, up);
+  ops_.SwiGluForward(out, up);
 }
 
 void UploadedOps::SwiGluBackward(Tensor dup, Tensor dout, Tensor up) const {
   Upload upload(device_);
   upload.Add({&dup, &dout, &up});
-  device_.ops().SwiGluBackward(dup, dout, up);
+  ops_.SwiGluBackward(dup, dout, up);
 }
 
 void UploadedOps::RouteTokens(const RoutingTensors& t_in) const {
   RoutingTensors t = t_in;
   Upload upload(device_);
   upload.Add(TensorsOf(t));
-  device_.ops().RouteTokens(t);
+  ops_.RouteTokens(t);
 }
 
 void UploadedOps::RouterBackward(const RoutingTensors& t_in, Tensor weighted,
@@ -155,66 +155,66 @@ void UploadedOps::RouterBackward(const RoutingTensors& t_in, Tensor weighted,
   RoutingTensors t = t_in;
   Upload upload(device_);
   upload.Add(Together(TensorsOf(t), {&weighted}));
-  device_.ops().RouterBackward(t, weighted, scales);
+  ops_.RouterBackward(t, weighted, scales);
 }
 
 void UploadedOps::AddRouterLosses(Tensor losses, Tensor loads, Tensor statistics,
                                   int64_t top_k) const {
   Upload upload(device_);
   upload.Add({&losses, &loads, &statistics});
-  device_.ops().AddRouterLosses(losses, loads, statistics, top_k);
+  ops_.AddRouterLosses(losses, loads, statistics, top_k);
 }
 
 void UploadedOps::GatherRows(Tensor out, Tensor in, Tensor choices, Tensor weights) const {
   Upload upload(device_);
   upload.Add({&out, &in, &choices, &weights});
-  device_.ops().GatherRows(out, in, choices, weights);
+  ops_.GatherRows(out, in, choices, weights);
 }
 
 void UploadedOps::CombineRows(Tensor out, Tensor in, Tensor rows, Tensor weights) const {
   Upload upload(device_);
   upload.Add({&out, &in, &rows, &weights});
-  device_.ops().CombineRows(out, in, rows, weights);
+  ops_.CombineRows(out, in, rows, weights);
 }
 
 void UploadedOps::RowProducts(Tensor out, Tensor a, Tensor b) const {
   Upload upload(device_);
   upload.Add({&out, &a, &b});
-  device_.ops().RowProducts(out, a, b);
+  ops_.RowProducts(out, a, b);
 }
 
 void UploadedOps::EmbeddingForward(Tensor out, Tensor tokens, Tensor table, int64_t begin) const {
   Upload upload(device_);
   upload.Add({&out, &tokens, &table});
-  device_.ops().EmbeddingForward(out, tokens, table, begin);
+  ops_.EmbeddingForward(out, tokens, table, begin);
 }
 
 void UploadedOps::EmbeddingBackward(Tensor dtable, Tensor tokens, Tensor dout,
                                     int64_t begin) const {
   Upload upload(device_);
   upload.Add({&dtable, &tokens, &dout});
-  device_.ops().EmbeddingBackward(dtable, tokens, dout, begin);
+  ops_.EmbeddingBackward(dtable, tokens, dout, begin);
 }
 
 void UploadedOps::LogitStatistics(Tensor statistics, Tensor logits, Tensor targets,
                                   int64_t begin) const {
   Upload upload(device_);
   upload.Add({&statistics, &logits, &targets});
-  device_.ops().LogitStatistics(statistics, logits, targets, begin);
+  ops_.LogitStatistics(statistics, logits, targets, begin);
 }
 
 void UploadedOps::MergeLogitStatistics(Tensor lse, Tensor sums, Tensor gathered,
                                        Tensor targets) const {
   Upload upload(device_);
   upload.Add({&lse, &sums, &gathered, &targets});
-  device_.ops().MergeLogitStatistics(lse, sums, gathered, targets);
+  ops_.MergeLogitStatistics(lse, sums, gathered, targets);
 }
 
 void UploadedOps::LogitGradient(Tensor gradient, Tensor logits, Tensor targets, Tensor lse,
                                 int64_t begin, TokenLossScales scales) const {
   Upload upload(device_);
   upload.Add({&gradient, &logits, &targets, &lse});
-  device_.ops().LogitGradient(gradient, logits, targets, lse, begin, scales);
+  ops_.LogitGradient(gradient, logits, targets, lse, begin, scales);
 }
 
 void UploadedOps::AdamW(const AdamWOptions& options, absl::Span<const AdamWItem> items_in) const {
@@ -226,7 +226,7 @@ void UploadedOps::AdamW(const AdamWOptions& options, absl::Span<const AdamWItem>
   }
   Upload upload(device_);
   upload.Add(tensors);
-  device_.ops().AdamW(options, items);
+  ops_.AdamW(options, items);
 }
 
 void UploadedOps::SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors_in) const {
@@ -235,31 +235,31 @@ void UploadedOps::SumsOfSquares(Tensor sums, absl::Span<const Tensor> tensors_in
   for (Tensor& tensor : tensors) all.push_back(&tensor);
   Upload upload(device_);
   upload.Add(all);
-  device_.ops().SumsOfSquares(sums, tensors);
+  ops_.SumsOfSquares(sums, tensors);
 }
 
 void UploadedOps::Add(Tensor out, Tensor a) const {
   Upload upload(device_);
   upload.Add({&out, &a});
-  device_.ops().Add(out, a);
+  ops_.Add(out, a);
 }
 
 void UploadedOps::Cast(Tensor out, Tensor in) const {
   Upload upload(device_);
   upload.Add({&out, &in});
-  device_.ops().Cast(out, in);
+  ops_.Cast(out, in);
 }
 
 void UploadedOps::Scale(Tensor out, float factor) const {
   Upload upload(device_);
   upload.Add({&out});
-  device_.ops().Scale(out, factor);
+  ops_.Scale(out, factor);
 }
 
 void UploadedOps::Zero(Tensor out) const {
   Upload upload(device_);
   upload.Add({&out});
-  device_.ops().Zero(out);
+  ops_.Zero(out);
 }
 
 }  // namespace twinstream::testing

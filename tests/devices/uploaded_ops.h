@@ -9,7 +9,9 @@ namespace twinstream::testing {
 
 class UploadedOps final : public Ops {
  public:
-  explicit UploadedOps(Device& device) : device_(device) {}  // `device` outlives the ops
+  explicit UploadedOps(Device& device) : UploadedOps(device, device.ops()) {}
+  // Others than its own. Both outlive these.
+  UploadedOps(Device& device, const Ops& ops) : device_(device), ops_(ops) {}
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;
   void GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int64_t> rows_of_group,
@@ -54,6 +56,7 @@ class UploadedOps final : public Ops {
 
  private:
   Device& device_;
+  const Ops& ops_;
 };
 
 }  // namespace twinstream::testing

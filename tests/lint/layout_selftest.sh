@@ -27,10 +27,11 @@ expect() { # expect PLACE RULE
 write core/good.h "// A header." "#pragma once" "" "inline int Good() { return 1; }"
 write core/cpu/ops.h "#pragma once"
 write core/backends.cc '#include "core/cpu/ops.h"' "#include \"core/good.h\""
-write core/cuda/native/gpu/primitives.h "#pragma once" "#include <cuda_runtime.h>"
+write core/cuda/native/gpu/primitives.h "#pragma once" "#include <cuda_runtime.h>" "#include <no_such_header.h>"
+write core/cuda/emulated/cuda_runtime.h "#pragma once" "using cudaStream_t = int*;"
 write core/cuda/emulated/gpu/primitives.h "#pragma once"
 write core/cuda/good_kernel.h "#pragma once" '#include "gpu/primitives.h"' "" "__device__ inline int Good() { return 1; }"
-write core/cuda/good_owner.h "#pragma once" "#include <cuda_runtime.h>" "#include <no_such_header.h>"
+write core/cuda/good_owner.h "#pragma once" "#include <cuda_runtime.h>" "" "inline cudaStream_t Good() { return nullptr; }"
 write core/cuda/good.cu "#include <cuda_runtime.h>" "#include <nccl.h>" "" '#include "core/cuda/good_kernel.h"'
 write parallel/good.cc '#include "core/good.h"'
 write parallel/mpi_transport.cc "#include <mpi.h>"

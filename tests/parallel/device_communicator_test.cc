@@ -12,18 +12,6 @@
 namespace twinstream::testing {
 namespace {
 
-// Of everybody, also to itself, in both directions round a ring, on the channels of CheckTensors.
-GroupUse EverythingOf(int size) {
-  GroupUse use = {.work = GroupWork::kRoundedSums};
-  for (int r = 0; r < size; ++r) {
-    use.routes.push_back({Channel::kActivation, r, (r + 1) % size});
-    use.routes.push_back({Channel::kGradient, r, (r + size - 1) % size});
-    use.routes.push_back({Channel::kKeyValue, r, (r + 1) % size});
-    use.routes.push_back({Channel::kKeyValueGradient, r, (r + 1) % size});
-  }
-  return use;
-}
-
 class DeviceCommunicatorTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(DeviceCommunicatorTest, GivesTheNetworkWhatTheOperationsSay) {
@@ -33,7 +21,7 @@ TEST_P(DeviceCommunicatorTest, GivesTheNetworkWhatTheOperationsSay) {
         MakeRemoteDevice(MakeUntouchableDevice(), &hub, std::to_string(transport.rank()));
     DeviceCommunicator communicator(std::make_unique<HostCommunicator>(transport, GridGroup::kWorld,
                                                                        AllRanks(transport.size())),
-                                    *device, EverythingOf(transport.size()), 60);
+                                    *device, AllWorkOf(transport.size()), 60);
     UploadedCommunicator world(communicator, *device);
     CheckTensors(world);
   });

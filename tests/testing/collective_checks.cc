@@ -341,4 +341,16 @@ void CheckCollectives(Transport& transport) {
   CheckGroups(transport);
 }
 
+// Collectives of everybody, and messages in both directions round a ring.
+GroupUse AllWorkOf(int ranks) {
+  GroupUse use = {.work = GroupWork::kRoundedSums};
+  for (int r = 0; r < ranks; ++r) {
+    use.routes.push_back({Channel::kActivation, r, (r + 1) % ranks});
+    use.routes.push_back({Channel::kGradient, r, (r + ranks - 1) % ranks});
+    use.routes.push_back({Channel::kKeyValue, r, (r + 1) % ranks});
+    use.routes.push_back({Channel::kKeyValueGradient, r, (r + 1) % ranks});
+  }
+  return use;
+}
+
 }  // namespace twinstream::testing

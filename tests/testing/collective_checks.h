@@ -2,6 +2,7 @@
 #pragma once
 
 #include "parallel/communicator.h"
+#include "parallel/grid_use.h"
 #include "parallel/transport.h"
 
 namespace twinstream::testing {
@@ -12,5 +13,7 @@ void CheckCollectives(Transport& transport);
 // The same of tensors alone, among all members of a communicator that sums in rank order and takes
 // tensors in host memory.
 void CheckTensors(Communicator& world);
+// What CheckTensors asks of the devices of so many ranks.
+GroupUse AllWorkOf(int ranks);
 
 }  // namespace twinstream::testing

@@ -39,9 +39,14 @@ void Upload::Add(std::vector<Tensor*> tensors) {
 }
 
 Upload::~Upload() {
+  if (!is_back_) CopyBack();
+}
+
+void Upload::CopyBack() {
   for (const Piece& piece : pieces_) {
     device_.CopyOut(piece.begin, Bytes(piece.data(), piece.end - piece.begin));
   }
+  is_back_ = true;
 }
 
 }  // namespace twinstream::testing

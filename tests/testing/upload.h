@@ -12,13 +12,14 @@ namespace twinstream::testing {
 class Upload {
  public:
   explicit Upload(Device& device) : device_(device) {}
-  ~Upload();  // copies everything back
+  ~Upload();  // copies everything back, unless that is done
   Upload(const Upload&) = delete;
   Upload& operator=(const Upload&) = delete;
 
   // Copies the tensors to the device and makes them point there. Tensors that overlap in host
   // memory overlap in the same way on the device. Once, for all tensors of the call.
   void Add(std::vector<Tensor*> tensors);
+  void CopyBack();  // everything; what the device does to it later is lost
 
  private:
   // Host memory without a gap, and its copy.
@@ -34,6 +35,7 @@ class Upload {
 
   Device& device_;
   std::list<Piece> pieces_;
+  bool is_back_ = false;
 };
 
 }  // namespace twinstream::testing

@@ -46,9 +46,7 @@ Ticket UploadedCommunicator::Send(Tensor tensor, int to, Channel channel) {
 }
 
 void UploadedCommunicator::Receive(Tensor tensor, int from, Channel channel) {
-  Upload upload(device_);
-  upload.Add({&tensor});
-  communicator_.Receive(tensor, from, channel);
+  Wait(StartReceive(tensor, from, channel));
 }
 
 Ticket UploadedCommunicator::StartReceive(Tensor tensor, int from, Channel channel) {
@@ -59,8 +57,10 @@ Ticket UploadedCommunicator::StartReceive(Tensor tensor, int from, Channel chann
 }
 
 void UploadedCommunicator::Wait(Ticket ticket) {
-  communicator_.Wait(messages_.at(ticket.request).ticket);
-  messages_.erase(ticket.request);
+  Message& message = messages_.at(ticket.request);
+  communicator_.Wait(message.ticket);
+  message.upload.CopyBack();
+  if (++ended_ == started_) messages_.clear();
 }
 
 }  // namespace twinstream::testing

@@ -44,8 +44,9 @@ class UploadedCommunicator final : public Communicator {
 
   Communicator& communicator_;
   Device& device_;
-  std::map<int64_t, Message> messages_;  // under way, by ticket
-  int64_t started_ = 0;
+  // By ticket, until none is under way: a device may free memory only when all its work is done.
+  std::map<int64_t, Message> messages_;
+  int64_t started_ = 0, ended_ = 0;
 };
 
 }  // namespace twinstream::testing

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -99,6 +100,8 @@ void Perform(const DeferredCopy& copy) {
   }
 }
 
+std::atomic<int64_t> most_shared_bytes = 0;
+
 enum class State { kRunning, kAtBlock, kAtWarp, kReturned };
 
 // A thread of a block, then the same thread of the next block: no frame is left for ever.
@@ -157,7 +160,6 @@ class Block {
   // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
   Fiber& LaneOfWarp(int lane);
   std::byte* shared() const { return shared_begin_; }
-  int64_t most_shared_bytes() const { return most_shared_bytes_; }
   uint32_t NextRandom() {
     random_ = random_ * 1664525U + 1013904223U;
     return random_ >> 16;  // the low bits of such a sequence repeat soon
@@ -183,7 +185,6 @@ class Block {
   std::deque<Fiber> fibers_;
   std::unique_ptr<GuardedPages> shared_memory_;
   std::byte *shared_begin_ = nullptr, *shared_end_ = nullptr;
-  int64_t most_shared_bytes_ = 0;
   size_t running_ = 0;
   void* scheduler_ = nullptr;
   absl::FunctionRef<void()>* body_ = nullptr;
@@ -231,7 +232,6 @@ void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
 
 // Aligned to 128 bytes; the guard page is as near to its end as that allows.
 void Block::PrepareSharedMemory(int64_t bytes) {
-  most_shared_bytes_ = std::max(most_shared_bytes_, bytes);
   const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
   if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
     shared_memory_ = std::make_unique<GuardedPages>(rounded);
@@ -351,6 +351,10 @@ void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body) {
   Check(grid.shared_bytes <= kSharedBytesOfABlock,
         "kernel %s: %d bytes of shared memory, of which every card has %d", grid.kernel,
         grid.shared_bytes, kSharedBytesOfABlock);
+  int64_t most = most_shared_bytes;
+  while (most < grid.shared_bytes &&
+         !most_shared_bytes.compare_exchange_weak(most, grid.shared_bytes)) {
+  }
   const bool backwards = ThisBlock().NextRandom() % 2 != 0;
   for (int64_t i = 0; i < blocks; ++i) {
     ThisBlock().Run(grid, IndexOf(backwards ? blocks - 1 - i : i, grid.blocks), body);
@@ -372,7 +376,7 @@ const std::byte* GivenBy(int lane) {
 }
 int Lane() { return ThisBlock().running().lane(); }
 std::byte* BlockSharedMemory() { return ThisBlock().shared(); }
-int64_t MostSharedBytes() { return ThisBlock().most_shared_bytes(); }
+int64_t MostSharedBytes() { return most_shared_bytes; }
 
 void DeferCopy(void* to, const void* from, bool zero) {
   std::memset(to, std::to_integer<int>(kUnwritten), kCopyBytes);

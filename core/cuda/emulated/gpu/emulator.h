@@ -3,7 +3,7 @@
 // know nothing of each other: each may emulate grids of its own at the same time. What a card would
 // leave undefined ends the process with the kernel's name: threads of a block that disagree about
 // the next barrier, lanes of a warp about the next exchange. Memory errors are caught by the guard
-// pages behind every allocation (emulated/device.cc) and around a block's shared memory, or, of a
+// pages behind every allocation (emulated/memory.cc) and around a block's shared memory, or, of a
 // few bytes behind either, by what is written there beforehand.
 //
 // The order in which the threads of a block advance changes from barrier to barrier, that of the
@@ -12,19 +12,13 @@
 // as one, and reads outside of a tensor that stay in its allocation.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "absl/functional/function_ref.h"
-
-// CUDA's own names; no project namespace.
-struct dim3 {                                           // NOLINT(readability-identifier-naming)
-  constexpr dim3(unsigned x_in = 1, unsigned y_in = 1,  // NOLINT(google-explicit-constructor)
-                 unsigned z_in = 1)
-      : x(x_in), y(y_in), z(z_in) {}
-  unsigned x, y, z;
-};
 
 // Of the fiber that runs.
 inline thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;  // NOLINT
@@ -41,7 +35,7 @@ struct EmulatedGrid {
 
 // Runs `body` once for every thread of the grid.
 void Emulate(const EmulatedGrid& grid, absl::FunctionRef<void()> body);
-// The most shared_bytes of the calling host thread's grids so far.
+// The most shared_bytes of all grids so far.
 int64_t MostSharedBytes();
 
 // For the fiber that runs. Every barrier or exchange of a block, or of a warp's lanes, is the same

@@ -10,15 +10,10 @@
 
 #include "core/bfloat16.h"
 #include "core/check.h"
+#include "core/cuda/check.h"
+#include "core/cuda/emulated/streams.h"
+#include "core/cuda/stream.h"
 #include "gpu/emulator.h"
-#include "gpu/stream.h"
-
-struct alignas(8) uint2 {  // NOLINT: CUDA's name
-  uint32_t x, y;
-};
-struct alignas(16) uint4 {  // NOLINT: CUDA's name
-  uint32_t x, y, z, w;
-};
 
 namespace twinstream::gpu {
 
@@ -30,6 +25,7 @@ struct LaunchShape {
 template <class... Parameters, class... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape,
             Stream stream, Arguments... arguments) {
+  CheckOnCurrentCard(stream, name);
   Issue(stream, [=] {
     Emulate({.kernel = name,
              .blocks = shape.blocks,
@@ -37,6 +33,7 @@ void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
              .shared_bytes = shape.shared_bytes},
             [&] { kernel(arguments...); });
   });
+  Check(cudaGetLastError(), name);
 }
 
 template <class T>

@@ -11,8 +11,8 @@
 
 #include "core/bfloat16.h"
 #include "core/cuda/check.h"
+#include "core/cuda/stream.h"
 #include "core/cuda/workspace.h"
-#include "gpu/stream.h"
 
 namespace twinstream::gpu {
 

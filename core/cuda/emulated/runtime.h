@@ -1,0 +1,55 @@
+// The emulated host and its cards: what a test sets, and what the parts of the emulation share.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/cuda/workspace.h"
+
+namespace twinstream::gpu {
+
+// A host with its cards, all alike. Before it is set: one card.
+struct EmulatedHost {
+  int cards = 1;  // up to 64
+  int capability_major = 9, capability_minor = 0;
+  int multiprocessors = 2;
+  int64_t shared_bytes = kSharedBytesOfABlock;  // that a block may ask for
+  int64_t memory_bytes = int64_t{64} << 30;     // of each card
+  int driver_version = 13000;                   // as CUDA writes it; 0: there is no driver
+  cudaError_t count_error = cudaSuccess;        // what cudaGetDeviceCount returns
+};
+// While no stream is there.
+void SetEmulatedHost(const EmulatedHost& host);
+const EmulatedHost& TheHost();
+
+// From now on the stream does its work only up to piece number `pieces`, counted from 1 over its
+// life. Does at once what it, and all others, then can.
+void AllowWork(cudaStream_t stream, int64_t pieces);
+int64_t PiecesIssued(cudaStream_t stream);  // over its life
+// From now on the card is broken, as after a kernel's failure: who asks how its work goes, or waits
+// for it, gets the error.
+void BreakCard(int card, cudaError_t error);
+// Whether any thread has used the card, which on a real one takes memory.
+bool IsInUse(int card);
+
+// ---- Of the runtime's own.
+
+constexpr int kMostUrgent = -5;  // priority of a stream
+
+// The error, which, unless it is cudaSuccess, cudaGetLastError will return too.
+cudaError_t Failed(cudaError_t error);
+// Whether the calling thread captures.
+bool IsCapturing();
+// The error of a call that CUDA forbids the thread while it captures; the capture is lost.
+cudaError_t CaptureForbidsIt();
+bool AnyStreams();
+cudaError_t StateOf(int card);    // what BreakCard has set
+int CardOf(cudaStream_t stream);  // null: the current one
+// Dies unless all of it is memory of the calling thread's current card. what: of a message.
+void CheckOfCurrentCard(const void* data, size_t bytes, const char* what);
+// Waits for all that the streams of the card have been given so far.
+void AwaitCard(int card);
+
+}  // namespace twinstream::gpu
