@@ -36,8 +36,9 @@ class DeviceCollectives {
 
   virtual ~DeviceCollectives() = default;
 
-  // As Communicator's of the same name, in place; sums in an order of the network's own. All
-  // members get the same bits, and the same bits every time on the same machines.
+  // As Communicator's of the same name, in place; sums in an order of the network's own, and a
+  // maximum need not be NaN where a value is. All members get the same bits, and the same bits
+  // every time on the same machines.
   virtual Number AllReduce(Tensor inout, Reduction reduction) = 0;
   virtual Number AllGather(Tensor inout, absl::Span<const int64_t> counts) = 0;
   virtual Number ReduceScatter(Tensor inout, absl::Span<const int64_t> counts) = 0;

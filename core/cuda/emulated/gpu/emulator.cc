@@ -36,10 +36,14 @@ TwinstreamSwitchFiber:
   ret
 )");
 
-// Of the address sanitizer, where the program has one; else null.
+// Of the address sanitizer and the thread sanitizer, where the program has one; else null.
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
 extern "C" [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* begin,
                                                             size_t bytes);
+extern "C" [[gnu::weak]] void* __tsan_get_current_fiber();
+extern "C" [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
+extern "C" [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
+extern "C" [[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 // NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace twinstream::gpu {
@@ -84,6 +88,29 @@ class GuardedPages {
   std::byte* data_;
 };
 
+// A stack of calls as the thread sanitizer knows it. What one does comes before what the next does
+// that the thread goes on with.
+class TsanFiber {
+ public:
+  explicit TsanFiber(void* fiber) : fiber_(fiber) {}
+  static TsanFiber New() {
+    return TsanFiber(__tsan_create_fiber == nullptr ? nullptr : __tsan_create_fiber(0));
+  }
+  static TsanFiber Current() {
+    return TsanFiber(__tsan_get_current_fiber == nullptr ? nullptr : __tsan_get_current_fiber());
+  }
+  // Just before the stack is switched to its own.
+  void Enter() const {
+    if (__tsan_switch_to_fiber != nullptr) __tsan_switch_to_fiber(fiber_, 0);
+  }
+  void Destroy() const {
+    if (__tsan_destroy_fiber != nullptr) __tsan_destroy_fiber(fiber_);
+  }
+
+ private:
+  void* fiber_;
+};
+
 constexpr size_t kCopyBytes = 16;
 
 struct DeferredCopy {
@@ -113,9 +140,13 @@ struct Fiber {
     *--top = reinterpret_cast<void*>(enter);
     stack_pointer = top - 6;  // registers
   }
+  ~Fiber() { tsan.Destroy(); }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
 
   GuardedPages stack{kStackBytes};
   void* stack_pointer;
+  const TsanFiber tsan = TsanFiber::New();
   State state = State::kReturned;
   Meeting meeting = Meeting::kBlockBarrier;
   dim3 index;
@@ -155,6 +186,7 @@ class Block {
   void Yield(State state, Meeting meeting) {
     running().state = state;
     running().meeting = meeting;
+    scheduler_tsan_.Enter();
     TwinstreamSwitchFiber(&running().stack_pointer, scheduler_);
   }
   // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
@@ -187,6 +219,7 @@ class Block {
   std::byte *shared_begin_ = nullptr, *shared_end_ = nullptr;
   size_t running_ = 0;
   void* scheduler_ = nullptr;
+  TsanFiber scheduler_tsan_ = TsanFiber::Current();
   absl::FunctionRef<void()>* body_ = nullptr;
   uint32_t random_ = 1;
 };
@@ -251,6 +284,7 @@ bool Block::Advance() {
     any = true;
     running_ = i;
     threadIdx = fibers_[i].index;
+    fibers_[i].tsan.Enter();
     TwinstreamSwitchFiber(&scheduler_, fibers_[i].stack_pointer);
   }
   return any;
