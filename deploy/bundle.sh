@@ -74,6 +74,7 @@ export OMPI_MCA_mca_base_component_path=$OPAL_PKGLIBDIR
 export PMIX_INSTALL_PREFIX=$bundle/lib/pmix2
 export PMIX_MCA_mca_base_component_path=$bundle/lib/pmix2/lib/pmix
 export OMPI_MCA_plm_rsh_agent=/bin/false # one host: nothing is started elsewhere
+export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers may forbid reading other processes
 export TWINSTREAM_GOLDEN_DIR=$bundle/golden
 ENV
 

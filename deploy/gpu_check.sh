@@ -62,13 +62,18 @@ export OMPI_MCA_hwloc_base_binding_policy=none
 CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
 export CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
 
-# Where CUDA's programs and libraries are: the loader's own folders, the toolkit's, a Python environment's.
-PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin
+# Ranks on one card exchange by way of the host: no kernel that is loaded at its first launch waits for
+# another rank (core/cuda/factory.cc), and to load all of cuBLASLt takes each process seconds.
+export CUDA_MODULE_LOADING=${CUDA_MODULE_LOADING:-LAZY}
+
+# Where CUDA's programs and libraries are: the loader's own folders, the toolkit's, a container's, a Python
+# environment's.
+PATH=$PATH:${CUDA_HOME:-/usr/local/cuda}/bin:/usr/local/nvidia/bin
 in_python='import glob, nvidia
 for path in nvidia.__path__: print(*glob.glob(path + "/*/lib"), sep="\n")'
 while read -r folder; do
   if [[ -d $folder ]]; then LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder; fi
-done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} &&
+done < <(printf '%s\n' "${CUDA_HOME:-/usr/local/cuda}"/{lib64,targets/x86_64-linux/lib} /usr/local/nvidia/lib64 &&
   python3 -c "$in_python" 2>/dev/null)
 
 # Runs the command until the part's time is over: its own limit or, if that is earlier, the deadline. In a
@@ -120,6 +125,8 @@ compile_module() {
     find "$bundle/core" "$0" -type f -print0 | sort -z | xargs -0 cat; } | sha256sum) || return
   objects=$bundle/objects/${key:0:16}
   mkdir -p "$objects" || return
+  limited "$nvcc" -shared -cudart=static -o "$objects/nothing.so" -x cu /dev/null -lcublasLt ||
+    { echo "nvcc finds no cuBLASLt to link: name the folder of a whole toolkit in CUDA_HOME" && return 1; }
   for source in "$bundle"/core/cuda/*.{cu,cc}; do
     [[ -f $objects/${source##*/}.o ]] || printf '%s\0' "${source##*/}"
   done >"$objects/missing"
@@ -162,17 +169,27 @@ training() { limited cuda_device_test --gtest_filter="$1"; } # training TESTS
 # of groups copy into it asynchronously; the large group's sums use every stage again.
 groups='GroupedProductsTest.EveryCall*:GroupedProductsTest.ALargeGroup*'
 small='*SwiGlu*:*Loss*:*Embedding*:RouteTokens.*:RouterBackward.*:MoeRows.*:CpuQkvForward.*'
-small+=':Cases/CpuQkv.TheGradientMayReplaceQkv/*:ResidualTest.EverySite*:AdamWTest.TheRounded*'
+small+=':Cases/CpuQkv.TheGradientMayReplaceQkv/*:ResidualTest.ARealisticWidth*:ResidualTest.ScalesAre*:AdamWTest.TheRounded*'
 small+=":AdamWTest.ManyTensors*:SumsOfSquaresTest.*:$groups"
 racing='*Loss*:*Embedding*:RouteTokens.*:RouterBackward.*:CpuQkvBackward.NormGradientsRepeat*'
-racing+=":ResidualTest.EverySite*Backward:*SumOfSquaresIsExact*:$groups"
+racing+=":ResidualTest.ARealisticWidth*:ResidualTest.ScalesAre*:*SumOfSquaresIsExact*:$groups"
 attention='Shapes/CpuAttention.*/B2T17H2K2D8:Shapes/CpuAttention.*/B1T64H2K1D80'
 attention+=':Shapes/CpuAttention.*/B1T160H2K1D128'
 sanitized() { # sanitized TOOL TESTS
+  local status=0
   command -v compute-sanitizer >/dev/null || { skip "there is no compute-sanitizer here" || return; }
-  # Loaded one by one, only the kernels that run are instrumented. No ranks here wait for each other.
+  # Kernels are loaded one by one: only those that run are instrumented.
   CUDA_MODULE_LOADING=LAZY limited compute-sanitizer --tool "$1" --error-exitcode 9 \
-    "$bundle/bin/cuda_device_test" --gtest_brief=1 --gtest_filter="$2"
+    "$bundle/bin/cuda_device_test" --gtest_brief=1 --gtest_filter="$2" || status=$?
+  if [[ $status -ne 0 ]] && grep -q 'Device not supported' "$part_log"; then
+    skip "compute-sanitizer cannot watch this card here"
+    return
+  fi
+  if [[ $status -eq 124 ]] && ! grep -qE '=========.*(rror|hazard)' "$part_log"; then
+    skip "compute-sanitizer had found nothing when its time was over"
+    return
+  fi
+  return "$status"
 }
 
 write_job() {
@@ -262,7 +279,7 @@ run() { # run NAME SECONDS COMMAND...: a part of this script, which has so many 
 
 # In the order of what they are worth: even if every test hangs, some benchmarks get their time.
 all_parts() {
-  run "operations" 40 operations
+  run "operations" 60 operations
   run "communicator" 20 communicator
   run "golden files and resuming" 40 training 'DeviceTraining.*'
   run "four ranks FP32" 25 four_ranks FP32 "tensor: 2 pipeline: 2"
@@ -271,8 +288,8 @@ all_parts() {
   run "replayed training" 25 training 'DeviceTrainingReplay.*'
   run "replayed steps of 1.3B" 60 replayed_steps
   run "time of operations" 40 time_operations
-  run "memcheck" 30 sanitized memcheck "$small:$attention"
-  run "racecheck" 30 sanitized racecheck "$racing:$attention"
+  run "memcheck" 45 sanitized memcheck "$small:$attention"
+  run "racecheck" 45 sanitized racecheck "$racing:$attention"
   run "profile of 1.3B" 40 steps_of_1_3b --rounds=2 --profile="$results/profile.json"
   run "steps of 400M" 50 time_steps 25 4.7 400M "PRE_NORM SIAMESE_HYBRID_PRE SIAMESE_POST_PRE" \
     --rounds=4 --json="$results/steps-400M.json"

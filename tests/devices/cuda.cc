@@ -11,8 +11,9 @@
 namespace twinstream::testing {
 
 const Ops& TestedOps() {
-  static const std::unique_ptr<Device> device = MakeDevice("cuda").value();
-  static const UploadedOps ops(*device);
+  // Never destroyed: what CUDA's libraries made in their first calls is gone before it would be.
+  static Device& device = *MakeDevice("cuda").value().release();
+  static const UploadedOps ops(device);
   return ops;
 }
 

@@ -190,9 +190,12 @@ rm "$FAKE"/{fails,hangs}-*
 touch "$FAKE/torch" "$results/latest/old"
 stub "$tools/compute-sanitizer" <<'STUB'
 echo "$*" >>"$FAKE/sanitized"
+case "$*" in *racecheck*) echo "========= Error: Device not supported" && exit 1 ;; esac
 STUB
 check 0 120
 says '^communicator +SKIPPED +0 s +the loader finds no libnccl.so.2$'
+says '^memcheck +ok '
+says '^racecheck +SKIPPED +0 s +compute-sanitizer cannot watch this card here$'
 says '^against PyTorch +ok '
 says '^\| row 2 \|$'
 says '^\| 1.3B x [0-9]+ SIAMESE_HYBRID_PRE, replayed \| '

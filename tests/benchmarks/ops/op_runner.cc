@@ -8,8 +8,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-int64_t LastLevelCacheBytes() {
-  int64_t bytes = int64_t{32} << 20;  // where the system does not say
+int64_t LastLevelCacheBytes(const Device& device) {
+  if (!device.host_memory()) return int64_t{128} << 20;  // at least a card's second-level cache
+  int64_t bytes = int64_t{32} << 20;                     // where the system does not say
   for (const benchmark::CPUInfo::CacheInfo& cache : benchmark::CPUInfo::Get().caches) {
     bytes = std::max<int64_t>(bytes, cache.size);
   }
@@ -52,7 +53,7 @@ OpWork OpRunner::WorkOf(const PreparedOp& op) {
 void OpRunner::Load(const OpBenchmark& benchmark) {
   constexpr size_t kMostSets = 64;
   constexpr int64_t kMostBytes = int64_t{1} << 30;  // and one set more, in Operands' memory
-  const int64_t bytes = std::min(2 * LastLevelCacheBytes(), kMostBytes);
+  const int64_t bytes = std::min(2 * LastLevelCacheBytes(operands_.device()), kMostBytes);
   operands_.Clear();
   calls_.clear();
   roofs_.Refresh();
@@ -62,16 +63,14 @@ void OpRunner::Load(const OpBenchmark& benchmark) {
   } while (operands_.bytes() < bytes && calls_.size() < kMostSets);
   operands_.device().Synchronize();
   loaded_ = &benchmark;
-  next_ = 0;
 }
 
 void OpRunner::Run(benchmark::State& state, const OpBenchmark& benchmark) {
   if (loaded_ != &benchmark) Load(benchmark);
   const Clock::time_point begin = Clock::now();
-  for (auto _ : state) {
-    calls_[next_]();
+  while (state.KeepRunningBatch(static_cast<int64_t>(calls_.size()))) {
+    for (const PreparedOp& call : calls_) call();
     operands_.device().Synchronize();
-    next_ = next_ + 1 == calls_.size() ? 0 : next_ + 1;
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count() /
                          static_cast<double>(state.iterations());

@@ -9,7 +9,8 @@
 namespace twinstream::benchmarks {
 
 // Operands come from memory, as in a training step, whose other work drives them out of the caches:
-// successive calls take different ones, of twice the last-level cache together.
+// successive calls take different ones, of twice the last-level cache together. The host waits once
+// for all of them: what it takes to issue one hides behind the one before, as in a step.
 class OpRunner {
  public:
   // device: keeps account of its operations in `profile` (MakeProfiledDevice), from which their
@@ -32,7 +33,6 @@ class OpRunner {
   const OpBenchmark* loaded_ = nullptr;
   std::vector<PreparedOp> calls_;  // one for each set of operands; of equal work
   OpWork work_;                    // of each
-  size_t next_ = 0;
 };
 
 }  // namespace twinstream::benchmarks
