@@ -65,7 +65,7 @@ cudaError_t cudaSetDevice(int card);
 cudaError_t cudaGetDevice(int* card);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int card);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int card);
-cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* leastPriority, int* greatestPriority);
 
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMalloc(void** data, size_t bytes);
