@@ -163,6 +163,7 @@ class CudaCollectives final : public DeviceCollectives {
   // Puts an operation on the stream, after what the device has been given.
   template <typename F>
   Number Run(const char* what, F put) {
+    const ActivityScope doing(what);
     given_.Record(device_);
     given_.MakeWait(stream());
     const Number number = watch_.Begin(what);

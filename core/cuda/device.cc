@@ -10,17 +10,6 @@
 namespace twinstream {
 namespace {
 
-struct CardMemory {
-  size_t free = 0, total = 0;  // bytes
-};
-
-CardMemory MemoryOf(int card) {
-  Check(cudaSetDevice(card), "cudaSetDevice");
-  CardMemory memory;
-  Check(cudaMemGetInfo(&memory.free, &memory.total), "cudaMemGetInfo");
-  return memory;
-}
-
 int MultiprocessorsOf(int card) {
   int count = 0;
   Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card),
@@ -76,19 +65,11 @@ void CudaDevice::CheckNotRecording(const char* what) const {
 std::byte* CudaDevice::Allocate(int64_t bytes) {
   CheckNotRecording("memory is allocated");
   Check(cudaSetDevice(card_), "cudaSetDevice");
-  void* data = nullptr;
-  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
-  if (error == cudaErrorMemoryAllocation) {
-    const auto [free, total] = MemoryOf(card_);
-    Die(
-        absl::StrFormat("card %d has no %d bytes of memory left (%d of its %d bytes are free): use "
-                        "more ranks, parallel.recompute, a smaller train.microbatch or a smaller "
-                        "model",
-                        card_, bytes, free, total));
-  }
-  Check(error, "cudaMalloc");
-  gpu::Clear(static_cast<std::byte*>(data), bytes, stream());
-  return static_cast<std::byte*>(data);
+  auto* const data = static_cast<std::byte*>(AllocateOnCard(
+      bytes, /*purpose=*/"",
+      "use more ranks, parallel.recompute, a smaller train.microbatch or a smaller model"));
+  gpu::Clear(data, bytes, stream());
+  return data;
 }
 
 void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
@@ -98,7 +79,12 @@ void CudaDevice::Free(std::byte* data, int64_t /*bytes*/) {
   Check(cudaFree(data), "cudaFree");
 }
 
-int64_t CudaDevice::FreeBytes() const { return static_cast<int64_t>(MemoryOf(card_).free); }
+int64_t CudaDevice::FreeBytes() const {
+  size_t free = 0, total = 0;
+  Check(cudaSetDevice(card_), "cudaSetDevice");
+  Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return static_cast<int64_t>(free);
+}
 
 std::byte* CudaDevice::AllocateHost(int64_t bytes) {
   CheckNotRecording("memory of the host is allocated");

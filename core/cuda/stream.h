@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "core/cuda/check.h"
 
 namespace twinstream {
@@ -71,20 +73,33 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
+// Memory of the thread's current card, for cudaFree. Dies with the remedy when there is none left.
+// purpose: of that message, "" or " for ...".
+inline void* AllocateOnCard(int64_t bytes, absl::string_view purpose, absl::string_view remedy) {
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    int card = 0;
+    size_t free = 0, total = 0;
+    Check(cudaGetDevice(&card), "cudaGetDevice");
+    Check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    Die(absl::StrFormat(
+        "card %d has no %d bytes of memory left%s (%d of its %d bytes are free): %s", card, bytes,
+        purpose, free, total, remedy));
+  }
+  Check(error, "cudaMalloc");
+  return data;
+}
+
 // Memory of the thread's current card, beside what the device accounts for.
 class CudaMemory {
  public:
   // owner: for the message that there is none left.
-  CudaMemory(int64_t bytes, const char* owner) {
-    const cudaError_t error = cudaMalloc(&data_, static_cast<size_t>(bytes));
-    if (error == cudaErrorMemoryAllocation) {
-      Die(absl::StrFormat(
-          "the card has no %d bytes of memory left for %s: use fewer ranks per card, a smaller "
-          "train.microbatch or a smaller model",
-          bytes, owner));
-    }
-    Check(error, "cudaMalloc");
-  }
+  CudaMemory(int64_t bytes, const char* owner)
+      : data_(AllocateOnCard(
+            bytes, absl::StrCat(" for ", owner),
+            "see with nvidia-smi who else uses it, or use parallel.recompute, a smaller "
+            "train.microbatch or a smaller model")) {}
   ~CudaMemory() { Check(cudaFree(data_), "cudaFree"); }
   CudaMemory(const CudaMemory&) = delete;
   CudaMemory& operator=(const CudaMemory&) = delete;
@@ -95,7 +110,7 @@ class CudaMemory {
   }
 
  private:
-  void* data_ = nullptr;
+  void* data_;
 };
 
 namespace gpu {

@@ -41,6 +41,7 @@ constexpr Error kErrors[] = {
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorSystemNotReady, "cudaErrorSystemNotReady", "system not yet initialized"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
      "operation not permitted when stream is capturing"},
     {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
@@ -69,7 +70,10 @@ int CurrentCard() {
 }
 bool IsInUse(int card) { return At(card).in_use; }
 
-void BreakCard(int card, cudaError_t error) { At(card).state = error; }
+void BreakCard(int card, cudaError_t error) {
+  At(card).state = error;
+  WakeWaiting();
+}
 cudaError_t StateOf(int card) { return At(card).state; }
 
 cudaError_t Failed(cudaError_t error) {
@@ -102,6 +106,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 0;
+  if (host.driver_version < kRuntimeVersion) return Failed(cudaErrorInsufficientDriver);
   if (host.count_error != cudaSuccess) return Failed(host.count_error);
   *count = host.cards;
   return cudaSuccess;
@@ -110,6 +115,11 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaSetDevice(int card) {
   if (card < 0 || card >= host.cards) return Failed(cudaErrorInvalidDevice);
   current_card = card;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int* card) {
+  *card = current_card;
   return cudaSuccess;
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 
+#include "core/cuda/emulated/runtime.h"
 #include "core/cuda/emulated/streams.h"
 #include "core/device.h"
 #include "core/ops.h"
@@ -148,6 +149,8 @@ void CheckMatrix(const char* name, const void* data, const Layout& layout, uint3
         "cublasLtMatmul: the emulation has dense matrices only, %s has %d rows and a leading "
         "dimension of %d",
         name, layout.rows, layout.leading_dimension);
+  const int64_t bytes = TransposeOf(data, layout).bytes();
+  gpu::CheckOfCurrentCard(data, static_cast<size_t>(bytes), "cublasLtMatmul");
 }
 
 struct Area {

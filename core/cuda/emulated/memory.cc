@@ -96,7 +96,8 @@ cudaError_t Free(void* data, bool of_host) {
     }
     allocation = found->second;
   }
-  AwaitCard(of_host ? CurrentCard() : allocation.card);
+  const cudaError_t error = AwaitCard(of_host ? CurrentCard() : allocation.card);
+  if (error != cudaSuccess) return error;
   std::byte* const guard = allocation.GuardOf(begin);
   std::byte* const first = guard - allocation.pages();
   Check(IsCanary(first, begin), "a kernel wrote in front of %d bytes", allocation.bytes);
@@ -130,6 +131,8 @@ Place PlaceOf(const void* data, size_t bytes, int card) {
 void CheckOfCurrentCard(const void* data, size_t bytes, const char* what) {
   Check(PlaceOf(data, bytes, CurrentCard()) == Place::kCard, "%s with memory of the host", what);
 }
+
+void CheckOfNoOtherCard(const void* data) { PlaceOf(data, /*bytes=*/1, CurrentCard()); }
 
 }  // namespace twinstream::gpu
 

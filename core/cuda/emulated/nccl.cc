@@ -100,6 +100,7 @@ thread_local OpenGroup open_group;
 
 ncclResult_t Put(const NcclCall& call, ncclComm_t handle, cudaStream_t stream) {
   const ncclComm& communicator = Find(handle);
+  if (const ncclResult_t failure = TheLibrary().failure; failure != ncclSuccess) return failure;
   const char* const name = NameOf(call.kind);
   CheckOnCurrentCard(stream, name);
   Check(communicator.card == CurrentCard(),

@@ -5,7 +5,8 @@
 
 namespace twinstream::gpu {
 
-// What ncclCommGetAsyncError finds from now on, of every communicator; ncclSuccess: no failure.
+// What ncclCommGetAsyncError finds from now on, and what calls for data return, of every
+// communicator; ncclSuccess: no failure.
 void FailNccl(ncclResult_t result);
 
 }  // namespace twinstream::gpu

@@ -18,7 +18,7 @@ struct EmulatedHost {
   int64_t shared_bytes = kSharedBytesOfABlock;  // that a block may ask for
   int64_t memory_bytes = int64_t{64} << 30;     // of each card
   int driver_version = 13000;                   // as CUDA writes it; 0: there is no driver
-  cudaError_t count_error = cudaSuccess;        // what cudaGetDeviceCount returns
+  cudaError_t count_error = cudaSuccess;        // of cudaGetDeviceCount, with a new enough driver
 };
 // While no stream is there.
 void SetEmulatedHost(const EmulatedHost& host);
@@ -49,7 +49,7 @@ cudaError_t StateOf(int card);    // what BreakCard has set
 int CardOf(cudaStream_t stream);  // null: the current one
 // Dies unless all of it is memory of the calling thread's current card. what: of a message.
 void CheckOfCurrentCard(const void* data, size_t bytes, const char* what);
-// Waits for all that the streams of the card have been given so far.
-void AwaitCard(int card);
+// Waits for all that the streams of the card have been given so far, or until it breaks.
+cudaError_t AwaitCard(int card);
 
 }  // namespace twinstream::gpu

@@ -177,7 +177,7 @@ void WakeWaiting() {
   TheRuntime().Change();
 }
 
-void AwaitCard(int card) {
+cudaError_t AwaitCard(int card) {
   std::vector<std::pair<CUstream_st*, int64_t>> issued;
   {
     const std::lock_guard lock(TheRuntime().mutex);
@@ -187,11 +187,13 @@ void AwaitCard(int card) {
   }
   WorkUntil([&] {
     const auto& streams = TheRuntime().streams;
-    return std::all_of(issued.begin(), issued.end(), [&](const auto& item) {
+    const bool is_done = std::all_of(issued.begin(), issued.end(), [&](const auto& item) {
       const bool is_there = std::count(streams.begin(), streams.end(), item.first) > 0;
       return !is_there || item.first->done >= item.second;
     });
+    return is_done || StateOf(card) != cudaSuccess;
   });
+  return Failed(StateOf(card));
 }
 
 void AllowWork(cudaStream_t stream, int64_t pieces) {
@@ -237,7 +239,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (IsCapturing()) return CaptureForbidsIt();
   WorkUntil([=, issued = int64_t{-1}]() mutable {
     if (issued < 0) issued = stream->issued;
-    return stream->done >= issued;
+    return stream->done >= issued || StateOf(stream->card) != cudaSuccess;
   });
   return Failed(StateOf(stream->card));
 }
@@ -281,7 +283,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (IsCapturing()) return CaptureForbidsIt();
-  if (event->mark != nullptr) WorkUntil([mark = event->mark] { return mark->happened.load(); });
+  WorkUntil([event, mark = event->mark] {
+    return mark == nullptr || mark->happened || StateOf(event->card) != cudaSuccess;
+  });
   return Failed(StateOf(event->card));
 }
 

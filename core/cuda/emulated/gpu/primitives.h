@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "core/bfloat16.h"
 #include "core/check.h"
@@ -22,10 +23,19 @@ struct LaunchShape {
   int64_t shared_bytes = 0;
 };
 
+namespace internal {
+// Of a kernel; what structures point to is not looked at.
+template <class T>
+void CheckArgument(const T& argument) {
+  if constexpr (std::is_pointer_v<T>) CheckOfNoOtherCard(argument);
+}
+}  // namespace internal
+
 template <class... Parameters, class... Arguments>
 void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape,
             Stream stream, Arguments... arguments) {
   CheckOnCurrentCard(stream, name);
+  (internal::CheckArgument(arguments), ...);
   Issue(stream, [=] {
     Emulate({.kernel = name,
              .blocks = shape.blocks,
