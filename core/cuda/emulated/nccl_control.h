@@ -3,9 +3,13 @@
 
 #include <nccl.h>
 
+#include <cstddef>
+
 namespace twinstream::gpu {
 
 // What ncclCommGetAsyncError finds from now on, of every communicator; ncclSuccess: no failure.
 void FailNccl(ncclResult_t result);
+// How many communicators there are, of all ranks.
+size_t NcclCommunicators();
 
 }  // namespace twinstream::gpu
