@@ -38,6 +38,7 @@ struct CUstream_st {
   int64_t issued = 0, done = 0;
   int64_t allowed = std::numeric_limits<int64_t>::max();  // of it may be done
   bool running = false;                                   // on some thread
+  uint32_t turn = 0;                                      // the least goes first
   int64_t tried_at = -1;                                  // Runtime::changes at the latest try
   std::vector<twinstream::gpu::Advance>* capture = nullptr;
 };
@@ -86,18 +87,22 @@ bool CanGoOn(const CUstream_st& stream) {
          (!stream.work.front().tried || stream.tried_at != TheRuntime().changes);
 }
 
-// Null when none can.
+uint32_t Random() {
+  uint32_t& random = TheRuntime().random;
+  random = random * 1664525U + 1013904223U;
+  return random >> 8;
+}
+
+// Null when none can. A stream goes on for many pieces of work while others, that could too, wait:
+// as they may on a card.
 CUstream_st* AnyThatCanGoOn() {
-  Runtime& runtime = TheRuntime();
-  const auto count = std::count_if(runtime.streams.begin(), runtime.streams.end(),
-                                   [](const CUstream_st* stream) { return CanGoOn(*stream); });
-  if (count == 0) return nullptr;
-  runtime.random = runtime.random * 1664525U + 1013904223U;
-  auto skip = (runtime.random >> 16) % count;
-  for (CUstream_st* stream : runtime.streams) {
-    if (CanGoOn(*stream) && skip-- == 0) return stream;
+  constexpr uint32_t kPiecesOfATurn = 64;  // about
+  CUstream_st* next = nullptr;
+  for (CUstream_st* stream : TheRuntime().streams) {
+    if (CanGoOn(*stream) && (next == nullptr || stream->turn < next->turn)) next = stream;
   }
-  return nullptr;
+  if (next != nullptr && Random() % kPiecesOfATurn == 0) next->turn = Random();
+  return next;
 }
 
 // The first try of a piece of work is a change too: others may have waited for it to begin.
@@ -221,6 +226,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   if (IsCapturing()) return CaptureForbidsIt();
   *stream = new CUstream_st{.card = CurrentCard()};
   const std::lock_guard lock(TheRuntime().mutex);
+  (*stream)->turn = Random();
   TheRuntime().streams.push_back(*stream);
   return cudaSuccess;
 }
