@@ -1,6 +1,7 @@
 // CudaDevice's memory and copies, on emulated cards: how much there is, what is said when there is
 // none, and when the host may touch what is copied.
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +83,33 @@ TEST_F(CudaMemoryTest, TheHostMayChangeWhatItHasCopiedAndReadWhatItIsGiven) {
   }
 }
 
+// Any thread may ask for memory and copy, whatever card is its current one.
+TEST_F(CudaMemoryTest, MemoryIsOfItsCardWhateverIsCurrent) {
+  CudaDevice device(/*card=*/1);
+  const int64_t free = device.FreeBytes();
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  const Storage storage(device, 3 * sizeof(int32_t));
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_EQ(device.FreeBytes(), free - storage.bytes());
+  const Tensor tensor(storage.data(), DType::kI32, {3});
+  const std::vector<int32_t> sent = {1, 2, 3};
+  std::vector<int32_t> received(3);
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  device.CopyIn(tensor, sent.data());
+  device.CopyOut(received.data(), tensor);
+  EXPECT_EQ(received, sent);
+}
+
+TEST_F(CudaMemoryTest, ACopyOntoItselfIsNone) {
+  CudaDevice device(/*card=*/1);
+  const Storage storage(device, SizeOf(DType::kI32));
+  const Tensor tensor(storage.data(), DType::kI32, {1});
+  device.Synchronize();
+  const int64_t issued = gpu::PiecesIssued(device.stream());
+  device.Copy(tensor, tensor);
+  EXPECT_EQ(gpu::PiecesIssued(device.stream()), issued);
+}
+
 // ---- What ends the process.
 
 class CudaMemoryDeathTest : public ::testing::Test {
@@ -129,6 +157,29 @@ TEST_F(CudaMemoryDeathTest, WhatTheHostLacksIsToldWithItsNumbers) {
               "^the host of card 1 has no 281474976710656 bytes of memory left that it could "
               "page-lock: use fewer ranks on it, a smaller train.microbatch or a host with more "
               "free memory \\[");
+}
+
+// Another card would lose some hundred MB of memory to this process.
+TEST_F(CudaMemoryDeathTest, NoOtherCardIsUsed) {
+  const auto use = [] {
+    {
+      gpu::SetEmulatedHost({.cards = 2});
+      CudaDevice device(/*card=*/1);
+      const auto with_another_current = [&](auto call) {
+        Check(cudaSetDevice(0), "cudaSetDevice");
+        return call();
+      };
+      std::byte* const data = with_another_current([&] { return device.Allocate(8); });
+      std::byte* const host = with_another_current([&] { return device.AllocateHost(8); });
+      with_another_current([&] { return device.FreeBytes(); });
+      with_another_current([&] { device.CopyIn(Tensor(data, DType::kI32, {2}), host); });
+      with_another_current([&] { device.CopyOut(host, Tensor(data, DType::kI32, {2})); });
+      with_another_current([&] { device.FreeHost(host, 8); });
+      with_another_current([&] { device.Free(data, 8); });
+    }
+    std::exit(gpu::IsInUse(1) && !gpu::IsInUse(0) ? 0 : 2);
+  };
+  EXPECT_EXIT(use(), ExitedWithCode(0), "");
 }
 
 // Two devices of one thread, the second of which is current, and a matrix on each.

@@ -123,19 +123,27 @@ std::vector<float> Residual(const Ops& ops, int64_t rows, int64_t columns, DType
 
 // ---- What is said is enough, and is what is asked for.
 
-// With `bytes` of workspace, whose end is guarded, the results are those of a usual device; with
-// fewer there are none.
-void ExpectNeeds(int64_t bytes, const std::function<std::vector<float>(const Ops&)>& run) {
-  const std::vector<float> expected = run(TestedOps());
+using Run = std::function<std::vector<float>(const Ops&)>;
+
+// With so many bytes of workspace, whose end is guarded.
+std::vector<float> RunWith(int64_t bytes, const Run& run) {
   CudaDevice device(/*card=*/0);
-  const auto run_with = [&](int64_t workspace_bytes) {
-    const Storage workspace(device, workspace_bytes);
-    const CudaOps ops(device.stream(), /*multiprocessors=*/2, {workspace.data(), workspace.bytes()},
-                      /*fused=*/nullptr);
-    return run(UploadedOps(device, ops));
-  };
-  EXPECT_LE(RelativeError(run_with(bytes), ToDouble(expected)), Float32Tolerance(100));
-  EXPECT_DEATH(run_with(bytes - 1),
+  const Storage workspace(device, bytes);
+  const CudaOps ops(device.stream(), /*multiprocessors=*/2, {workspace.data(), workspace.bytes()},
+                    /*fused=*/nullptr);
+  return run(UploadedOps(device, ops));
+}
+
+// The results are those of a usual device.
+void ExpectSuffices(int64_t bytes, const Run& run) {
+  const std::vector<float> expected = run(TestedOps());
+  EXPECT_LE(RelativeError(RunWith(bytes, run), ToDouble(expected)), Float32Tolerance(100));
+}
+
+// And with fewer there are none.
+void ExpectNeeds(int64_t bytes, const Run& run) {
+  ExpectSuffices(bytes, run);
+  EXPECT_DEATH(RunWith(bytes - 1, run),
                "an operation needs [0-9]+ bytes of workspace, there are [0-9]+");
 }
 
@@ -150,6 +158,16 @@ TEST(CudaWorkspaceDeathTest, AttentionNeedsRoomForOneKeyHead) {
   for (const DType dtype : kActivationTypes) {
     ExpectNeeds(AttentionBackwardBytes(3, 17), [&](const Ops& ops) {
       return Attention(ops, {.batch = 2, .sequence = 17, .heads = 6, .kv_heads = 2, .head_dim = 8},
+                       dtype);
+    });
+  }
+}
+
+// Two of three key heads, and then the third.
+TEST(CudaWorkspace, AttentionTakesAsManyKeyHeadsAsThereIsRoomFor) {
+  for (const DType dtype : kActivationTypes) {
+    ExpectSuffices(2 * AttentionBackwardBytes(2, 17), [&](const Ops& ops) {
+      return Attention(ops, {.batch = 1, .sequence = 17, .heads = 6, .kv_heads = 3, .head_dim = 8},
                        dtype);
     });
   }

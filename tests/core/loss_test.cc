@@ -137,6 +137,32 @@ TEST_F(CpuLoss, AFloat32GradientMayReplaceTheLogits) {
   EXPECT_EQ(in_place, apart.dlogits);
 }
 
+TEST_F(CpuLoss, RowsMayBeginAnywhere) {
+  constexpr int64_t kColumns = 200;
+  const Ops& ops = testing::TestedOps();
+  const std::vector<float> part = Columns(logits, 0, kColumns);
+  // With as many elements in front of the logits and of the gradient.
+  const auto run = [&](int64_t of_logits, int64_t of_gradient) {
+    const auto rows = [](std::vector<float>& values, int64_t begin) {
+      return Tensor(reinterpret_cast<std::byte*>(values.data() + begin), DType::kF32,
+                    {kRows, kColumns});
+    };
+    std::vector<float> moved(static_cast<size_t>(of_logits), NAN);
+    moved.insert(moved.end(), part.begin(), part.end());
+    std::vector<float> gradient(part.size() + static_cast<size_t>(of_gradient), NAN),
+        results(3 * kRows), lse(kRows, 7.0F);
+    ops.LogitStatistics(View(results, {kRows, 3}), rows(moved, of_logits), View(targets, {kRows}),
+                        0);
+    ops.LogitGradient(rows(gradient, of_gradient), rows(moved, of_logits), View(targets, {kRows}),
+                      View(lse, {kRows}), 0, {kZLoss, kScale});
+    results.insert(results.end(), gradient.begin() + of_gradient, gradient.end());
+    return results;
+  };
+  const std::vector<double> expected = ToDouble(run(0, 0));
+  EXPECT_LT(RelativeError(run(1, 0), expected), Float32Tolerance(kColumns));
+  EXPECT_LT(RelativeError(run(0, 1), expected), Float32Tolerance(kColumns));
+}
+
 // A part without columns must not change a bit: ranks beyond the vocabulary's end hold none.
 TEST_F(CpuLoss, AnEmptyPartChangesNothing) {
   const Loss whole = Split(logits, targets, {kVocabulary});

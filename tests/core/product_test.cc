@@ -2,6 +2,7 @@
 // router's.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <vector>
 
 #include "tests/testing/near.h"
@@ -47,9 +48,54 @@ TEST(ProductTest, LargeOnesOfARouterMatchTheReference) {
   EXPECT_LE(ProductError(TestedOps(), {kTokens, kWidth, kExperts}, {.accumulate = true},
                          {kNarrow, kWide, kWide}),
             Tolerance(kNarrow, kExperts));
-  EXPECT_LE(ProductError(TestedOps(), {kExperts, kWidth, kTokens},
-                         {.transpose_a = true, .accumulate = true}, {kWide, kWide, kNarrow}),
-            Float32Tolerance(kTokens));
+  for (bool accumulate : {false, true}) {
+    EXPECT_LE(
+        ProductError(TestedOps(), {kExperts, kWidth, kTokens},
+                     {.transpose_a = true, .accumulate = accumulate}, {kWide, kWide, kNarrow}),
+        Float32Tolerance(kTokens))
+        << accumulate;
+  }
+}
+
+// Products whose rows, or sums over K, have so many terms as the next one or round up to that: a
+// device that keeps what it has chosen for a product must tell them apart.
+TEST(ProductTest, NoneTakesWhatWasChosenForAnother) {
+  for (const ProductSize& size :
+       {ProductSize{5, 12, 16}, ProductSize{8, 12, 16}, ProductSize{8, 9, 16},
+        ProductSize{12, 16, 5}, ProductSize{12, 16, 8}, ProductSize{5, 4, 520},
+        ProductSize{5, 4, 1024}}) {
+    for (const MatmulOptions& options : AllMatmulOptions()) {
+      EXPECT_LE(ProductError(TestedOps(), size, options), Float32Tolerance(size.K))
+          << size.M << " " << size.N << " " << size.K << " " << options.transpose_a
+          << options.transpose_b << options.accumulate << options.varying;
+    }
+  }
+}
+
+// One after another is not aligned to 16 bytes.
+TEST(ProductTest, MatricesMayBeginAnywhere) {
+  constexpr int64_t kSize = 8;
+  const std::vector<float> a = RandomFloats(kSize * kSize, 1), b = RandomFloats(kSize * kSize, 2),
+                           out(a.size());
+  const std::vector<double> expected = ReferenceProduct(out, a, b, {kSize, kSize, kSize}, {});
+  // With as many elements in front of them.
+  for (const auto& [of_a, of_b, of_out] :
+       {std::array{0, 0, 0}, {1, 0, 0}, {0, 1, 0}, {0, 0, 1}, {2, 3, 1}, {0, 0, 0}}) {
+    const auto behind = [](int elements, const std::vector<float>& values) {
+      std::vector<float> moved(values);
+      moved.insert(moved.begin(), static_cast<size_t>(elements), 0.0F);
+      return moved;
+    };
+    std::vector<float> a_there = behind(of_a, a), b_there = behind(of_b, b),
+                       out_there = behind(of_out, out);
+    const auto matrix = [](std::vector<float>& values, int elements) {
+      return Tensor(reinterpret_cast<std::byte*>(values.data() + elements), kWide, {kSize, kSize});
+    };
+    TestedOps().Matmul(matrix(out_there, of_out), matrix(a_there, of_a), matrix(b_there, of_b), {});
+    out_there.erase(out_there.begin(), out_there.begin() + of_out);
+    EXPECT_LE(RelativeError(out_there, expected), Float32Tolerance(kSize))
+        << of_a << of_b << of_out;
+  }
 }
 
 TEST(ProductTest, ZeroSizesAreZeroOrUnchanged) {

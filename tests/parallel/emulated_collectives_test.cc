@@ -1,5 +1,6 @@
 // CudaCollectives, the network of cards, on emulated ones: each rank has its own.
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -24,6 +25,8 @@ namespace {
 using ::testing::ExitedWithCode;
 
 constexpr int kMostRanks = 4;
+
+void Pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 // This rank's card, and its communicator with all others.
 struct OnCard {
@@ -53,6 +56,29 @@ TEST_P(CudaCollectivesOfRanksTest, DoWhatTheOperationsSay) {
   });
 }
 
+// Without the host between them: what the device computes before and after an operation.
+TEST_P(CudaCollectivesOfRanksTest, TakeTheirTurnsWithTheDevice) {
+  RunRanks(GetParam(), [](Transport& transport) {
+    OnCard own(transport, {.work = GroupWork::kCollectives});
+    CudaDevice& device = own.device;
+    constexpr int64_t kElements = 1000;
+    const Storage storage(device, kElements * SizeOf(DType::kF32));
+    const Tensor tensor(storage.data(), DType::kF32, {kElements});
+    std::vector<float> host(kElements, 1);
+    device.CopyIn(tensor, host.data());
+    float expected = 1;
+    for (int i = 0; i < 4; ++i) {
+      device.ops().Scale(tensor, 2);
+      own.world.AllReduce(tensor, Reduction::kSum);
+      device.ops().Scale(tensor, 0.25F);
+      own.world.Broadcast(tensor, 0);
+      expected *= 0.5F * static_cast<float>(transport.size());
+    }
+    device.CopyOut(host.data(), tensor);
+    EXPECT_EQ(host, std::vector<float>(kElements, expected));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaCollectivesOfRanksTest, ::testing::Range(2, kMostRanks + 1));
 
 // NCCL refuses ranks that share a card: they do without it.
@@ -63,6 +89,54 @@ TEST_F(CudaCollectivesTest, AreTakenWhereEveryRankHasACardOfItsOwn) {
       const ProcessGrid grid({.data = 3}, {}, transport, device);
       EXPECT_EQ(grid.path(), shared ? TensorPath::kStaged : TensorPath::kNetwork);
     });
+  }
+}
+
+// With one rank, or another would go on with its work.
+TEST_F(CudaCollectivesTest, ABarrierIsBehindTheWorkOfTheDevice) {
+  RunRanks(1, [](Transport& transport) {
+    OnCard own(transport, {.work = GroupWork::kCollectives});
+    CudaEvent given;
+    given.Record(own.device.stream());
+    EXPECT_FALSE(given.Happened());
+    own.world.Barrier();
+    EXPECT_TRUE(given.Happened());
+  });
+}
+
+// Only the network's own time counts.
+TEST_F(CudaCollectivesTest, AreNotTimedWhileTheDeviceIsBusy) {
+  CudaDevice device(/*card=*/0);
+  DeviceNetwork& network = *device.network();
+  const std::unique_ptr<DeviceCollectives> group =
+      network.Join({.id = network.NewId(), .name = "alone", .timeout_seconds = 0.3});
+  const Storage storage(device, SizeOf(DType::kF32));
+  device.Synchronize();
+  const int64_t done = gpu::PiecesIssued(device.stream());
+  gpu::AllowWork(device.stream(), done);
+  group->AllReduce(Tensor(storage.data(), DType::kF32, {1}), Reduction::kSum);
+  gpu::AllowWork(device.stream(), done);  // and all that need not wait for it goes on
+  Pause(0.8);
+  gpu::AllowWork(device.stream(), std::numeric_limits<int64_t>::max());
+}
+
+// Memory of the device for rounded sums alone.
+TEST_F(CudaCollectivesTest, TakeAndLeaveWhatTheirWorkNeeds) {
+  CudaDevice device(/*card=*/0);
+  DeviceNetwork& network = *device.network();
+  const Storage storage(device, SizeOf(DType::kF32));
+  const Tensor one(storage.data(), DType::kF32, {1});
+  for (GroupWork work : {GroupWork::kCollectives, GroupWork::kRoundedSums}) {
+    const int64_t free = device.FreeBytes();
+    std::unique_ptr<DeviceCollectives> group =
+        network.Join({.id = network.NewId(), .work = work, .name = "alone"});
+    EXPECT_EQ(gpu::NcclCommunicators(), 1);
+    EXPECT_EQ(free - device.FreeBytes(),
+              work == GroupWork::kRoundedSums ? int64_t{32} << 20 : int64_t{0});
+    group->AllReduce(one, Reduction::kSum);
+    group.reset();  // which waits for it
+    EXPECT_EQ(gpu::NcclCommunicators(), 0);
+    EXPECT_EQ(device.FreeBytes(), free);
   }
 }
 
@@ -115,8 +189,6 @@ TEST_F(CudaCollectivesTest, SumUpRoundedAddendsOfMoreThanTheirScratchMemory) {
 }
 
 // ---- What ends the process.
-
-void Pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
 // Two ranks, of which the second joins but comes to no operation.
 template <typename F>

@@ -70,7 +70,8 @@ struct cublasLtMatmulPreferenceOpaque_t {
 };
 using cublasLtMatmulPreference_t = cublasLtMatmulPreferenceOpaque_t*;
 
-// For every m, n and k, with these operations, types and leading dimensions.
+// For every m, n and k, with these operations, types and leading dimensions; but no short sums in
+// two parts.
 struct cublasLtMatmulAlgo_t {
   uint64_t initialized;
   cublasLtMatmulDescOpaque_t product;

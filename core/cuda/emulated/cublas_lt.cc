@@ -117,7 +117,12 @@ cublasLtReductionScheme_t ReductionFor(const Problem& problem,
 }
 
 bool CanDo(const cublasLtMatmulAlgo_t& algorithm, const Problem& problem) {
+  constexpr uint64_t kShortestDivided = 600;  // terms of a sum
   const auto& [product, layouts] = problem;
+  const bool divided = algorithm.reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+  if (divided && ExtentsOf(layouts[kA], product.operation_a).columns < kShortestDivided) {
+    return false;
+  }
   const auto alike = [](const Layout& one, const Layout& other) {
     return one.type == other.type && one.leading_dimension == other.leading_dimension;
   };

@@ -64,8 +64,10 @@ Memory& TheMemory() {
   return memory;
 }
 
+// Like Free, uses the thread's current card, whatever the memory is.
 cudaError_t Allocate(void** data, const Allocation& allocation) {
   *data = nullptr;
+  CurrentCard();
   if (IsCapturing()) return CaptureForbidsIt();
   if (allocation.bytes == 0) return cudaSuccess;
   void* const mapping = mmap(nullptr, allocation.pages() + kPage, PROT_READ | PROT_WRITE,
@@ -84,6 +86,7 @@ cudaError_t Allocate(void** data, const Allocation& allocation) {
 
 // As CUDA does, waits for all that the card has been given.
 cudaError_t Free(void* data, bool of_host) {
+  CurrentCard();
   if (IsCapturing()) return CaptureForbidsIt();
   if (data == nullptr) return cudaSuccess;
   auto* const begin = static_cast<std::byte*>(data);

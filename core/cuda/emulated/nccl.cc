@@ -1,6 +1,7 @@
 // The emulated NCCL: its functions. What they do with data is nccl_clique.cc's.
 #include "core/cuda/emulated/nccl.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -120,6 +121,25 @@ ncclResult_t Put(const NcclCall& call, ncclComm_t handle, cudaStream_t stream) {
 const std::byte* Bytes(const void* data) { return static_cast<const std::byte*>(data); }
 std::byte* Bytes(void* data) { return static_cast<std::byte*>(data); }
 
+// To those that a group exchanges its first message with.
+void ConnectPeers(absl::Span<const NcclCall> calls, const ncclComm& communicator) {
+  NcclClique& clique = communicator.clique;
+  const int rank = communicator.rank;
+  std::vector<int> peers;
+  for (const NcclCall& call : calls) {
+    const bool is_message =
+        call.kind == NcclCall::Kind::kSend || call.kind == NcclCall::Kind::kReceive;
+    if (is_message && !clique.HaveMet(rank, call.peer)) peers.push_back(call.peer);
+  }
+  if (peers.empty()) return;
+  for (int peer : peers) clique.Meet(rank, peer);
+  WakeWaiting();
+  WorkUntil([&] {
+    return std::all_of(peers.begin(), peers.end(),
+                       [&](int peer) { return clique.HaveMet(rank, peer); });
+  });
+}
+
 std::string BytesOf(const ncclUniqueId& id) { return {id.internal, sizeof(id.internal)}; }
 
 NcclClique& FindClique(const std::string& id) {
@@ -134,6 +154,11 @@ NcclClique& FindClique(const std::string& id) {
 }  // namespace
 
 void FailNccl(ncclResult_t result) { TheLibrary().failure = result; }
+
+size_t NcclCommunicators() {
+  const std::lock_guard lock(TheLibrary().mutex);
+  return TheLibrary().communicators.size();
+}
 
 }  // namespace twinstream::gpu
 
@@ -225,6 +250,7 @@ ncclResult_t ncclGroupEnd() {
   std::vector<NcclCall> calls = std::exchange(group.calls, {});
   ncclComm& communicator = Find(group.communicator);
   CheckGroup(calls, communicator.rank, communicator.size);
+  ConnectPeers(calls, communicator);
   IssueAwaiting(group.stream, CallGroup(&communicator, std::move(calls)));
   return ncclSuccess;
 }

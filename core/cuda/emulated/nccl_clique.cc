@@ -37,6 +37,16 @@ bool NcclClique::Leave() {
   return left_ == joined_;
 }
 
+void NcclClique::Meet(int rank, int peer) {
+  const std::lock_guard lock(mutex_);
+  met_.insert({rank, peer});
+}
+
+bool NcclClique::HaveMet(int rank, int peer) {
+  const std::lock_guard lock(mutex_);
+  return met_.count({rank, peer}) > 0 && met_.count({peer, rank}) > 0;
+}
+
 void NcclClique::Begin(int rank, absl::Span<const NcclCall> calls) {
   const std::lock_guard lock(mutex_);
   Member& member = At(rank);

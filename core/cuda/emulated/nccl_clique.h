@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,11 @@ class NcclClique {
   bool IsComplete() const { return is_complete_; }
   // Whether it was the last to leave.
   bool Leave();
+
+  // A rank is about to exchange its first message with a peer: NCCL connects the two then, and the
+  // host of the first waits for the other to come to it too.
+  void Meet(int rank, int peer);
+  bool HaveMet(int rank, int peer);
 
   // The calls of a group begin on a rank, whose group before has ended. Those that have met all
   // that they need move their data at once, the others when the latest does so.
@@ -48,6 +54,7 @@ class NcclClique {
   std::mutex mutex_;  // guards what follows
   std::vector<Member> members_;
   std::map<std::pair<int, int>, Messages> messages_;  // by from, to
+  std::set<std::pair<int, int>> met_;                 // by rank, peer
   int joined_ = 0, left_ = 0;
   std::atomic<bool> is_complete_ = false;
 };
