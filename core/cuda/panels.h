@@ -5,6 +5,7 @@
 
 #include "core/bfloat16.h"
 #include "core/cuda/matrix_in_shared.h"
+#include "gpu/primitives.h"
 #include "gpu/warpgroup.h"
 
 namespace twinstream::gpu {
@@ -35,5 +36,12 @@ struct Panels {
     return MatrixInShared<Major::kMN>::At(SharedAddress(data) + offset, kPanelBytes, kAtomBytes);
   }
 };
+
+// Until what all threads of the block have started to copy is there for products.
+__device__ inline void AwaitTiles() {
+  WaitForCopies<0>();
+  FenceShared();
+  SyncBlock();
+}
 
 }  // namespace twinstream::gpu

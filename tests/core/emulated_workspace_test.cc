@@ -130,7 +130,8 @@ void ExpectNeeds(int64_t bytes, const std::function<std::vector<float>(const Ops
   CudaDevice device(/*card=*/0);
   const auto run_with = [&](int64_t workspace_bytes) {
     const Storage workspace(device, workspace_bytes);
-    const CudaOps ops(device.stream(), /*multiprocessors=*/2, {workspace.data(), workspace.bytes()},
+    const CudaOps ops(device.stream(), {.multiprocessors = 2, .warpgroup_products = true},
+                      {workspace.data(), workspace.bytes()},
                       /*fused=*/nullptr);
     return run(UploadedOps(device, ops));
   };

@@ -32,7 +32,6 @@ void WaitForProducts(Registers&... registers) {
   WaitForPendingProducts(kGroupsLeft);
   (CheckNotPending(&registers, sizeof(registers)), ...);
 }
-
 template <size_t kColumnTiles, Major kMajor>
 void AddProduct(float (&d)[kColumnTiles][4], const uint32_t (&a)[4], MatrixInShared<kMajor> b,
                 bool accumulate) {

@@ -49,7 +49,7 @@ __device__ void Pin(Element (&values)[kCount]) {
 }
 }  // namespace internal
 
-// Arrays of float or uint32_t, of any dimensions.
+// Arrays of float or uint32_t, of any dimensions, here and below.
 template <class... Registers>
 __device__ void FenceProducts(Registers&... registers) {
   (internal::Pin(registers), ...);
