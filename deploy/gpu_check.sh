@@ -120,6 +120,7 @@ compile_module() {
   nvcc=$(command -v nvcc) ||
     { echo "there is no nvcc to compile another module with: name CUDA's folder in CUDA_HOME" && return 1; }
   arch=sm_$(awk -F', ' 'NR == 1 { sub("[.]", "", $(NF - 3)); print $(NF - 3) }' "$results/card.txt")
+  arch=${arch/%_90/_90a} # Hopper's own instructions too
   # Of this compiler, this kind of card, these sources and these flags.
   key=$({ "$nvcc" --version && echo "$arch" &&
     find "$bundle/core" "$0" -type f -print0 | sort -z | xargs -0 cat; } | sha256sum) || return

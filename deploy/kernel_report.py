@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Registers and spills of every CUDA kernel as ptxas reports them, as a table in Markdown: the worst of a
 kernel's instantiations. Needs nvcc and no card. Shared memory is not in it: kernels ask for it when they are
-launched, which ptxas does not see. Usage: deploy/kernel_report.py [sm_90]
+launched, which ptxas does not see. Usage: deploy/kernel_report.py [sm_90a]
 """
 import collections
 import concurrent.futures
@@ -53,7 +53,7 @@ def main():
     for tool in (NVCC, "c++filt"):
         if shutil.which(tool) is None:
             sys.exit(f"kernel_report.py: there is no {tool}; install CUDA's toolkit and binutils, or set CUDA_HOME")
-    architecture = sys.argv[1] if len(sys.argv) > 1 else "sm_90"
+    architecture = sys.argv[1] if len(sys.argv) > 1 else "sm_90a"
     sources = sorted((REPOSITORY / "core/cuda").glob("*.cu"))
     print("| file | kernel | instantiations | registers | spill stores, loads in bytes |\n|---|---|---|---|---|")
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:

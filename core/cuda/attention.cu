@@ -86,13 +86,16 @@ bool FitsTensorCores(const AttentionArguments& a) {
                       a.dv.data);
 }
 
-void Forward(const AttentionArguments& arguments, int64_t batch, gpu::Stream stream) {
+void Forward(const AttentionArguments& arguments, int64_t batch, const Card& card,
+             gpu::Stream stream) {
   const int64_t heads = batch * arguments.H;
   if (heads == 0 || arguments.query_begin == arguments.query_end) return;
-  if (FitsTensorCores(arguments)) {
-    LaunchTensorForward(arguments, heads, stream);
-  } else {
+  if (!FitsTensorCores(arguments)) {
     LaunchFloatForward(arguments, heads, stream);
+  } else if (card.warpgroup_products && arguments.D <= 128) {
+    LaunchWarpgroupForward(arguments, heads, stream);
+  } else {
+    LaunchTensorForward(arguments, heads, stream);
   }
 }
 
@@ -140,13 +143,13 @@ void CudaOps::AttentionForward(const AttentionShape& shape, const AttentionTenso
   const AttentionArguments arguments = TriangleOf(shape, t);
   const bool ask = fused_ != nullptr && SuitsLibrary(arguments, shape.batch);
   if (ask && fused_->Forward(shape, t)) return;
-  Forward(arguments, shape.batch, stream_);
+  Forward(arguments, shape.batch, card_, stream_);
 }
 
 void CudaOps::AttentionMergeForward(const AttentionShape& shape,
                                     const AttentionRectangle& rectangle,
                                     const AttentionTensors& t) const {
-  Forward(RectangleOf(shape, rectangle, t), shape.batch, stream_);
+  Forward(RectangleOf(shape, rectangle, t), shape.batch, card_, stream_);
 }
 
 void CudaOps::AttentionBackward(const AttentionShape& shape, const AttentionTensors& t,

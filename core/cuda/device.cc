@@ -10,11 +10,11 @@
 namespace twinstream {
 namespace {
 
-int MultiprocessorsOf(int card) {
-  int count = 0;
-  Check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, card),
-        "cudaDeviceGetAttribute");
-  return count;
+// Products of warpgroups are in the code for 9.0 alone: no later card has them.
+Card PropertiesOf(int card) {
+  return {.multiprocessors = AttributeOf(card, cudaDevAttrMultiProcessorCount),
+          .warpgroup_products = AttributeOf(card, cudaDevAttrComputeCapabilityMajor) == 9 &&
+                                AttributeOf(card, cudaDevAttrComputeCapabilityMinor) == 0};
 }
 
 std::string NameOf(const FusedAttention* fused) {
@@ -49,12 +49,17 @@ bool Succeeded(cudaError_t error) {
 
 }  // namespace
 
+int AttributeOf(int card, cudaDeviceAttr attribute) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, card), "cudaDeviceGetAttribute");
+  return value;
+}
+
 CudaDevice::CudaDevice(int card)
     : card_(card),
       stream_(card, CudaStream::Priority::kUsual),
       workspace_(*this, kWorkspaceBytes),
-      ops_(stream(), MultiprocessorsOf(card), workspace(),
-           MakeFusedAttention(stream(), workspace())),
+      ops_(stream(), PropertiesOf(card), workspace(), MakeFusedAttention(stream(), workspace())),
       name_(NameOf(ops_.fused())),
       network_(MakeCudaNetwork(*this)) {}
 

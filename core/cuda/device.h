@@ -11,6 +11,9 @@
 
 namespace twinstream {
 
+// What CUDA says of a card, by its number.
+int AttributeOf(int card, cudaDeviceAttr attribute);
+
 // The thread that makes it issues its operations; memory and copies are for any thread, but not
 // while that one records.
 class CudaDevice final : public Device {

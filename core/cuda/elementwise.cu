@@ -103,8 +103,8 @@ void CudaOps::Add(Tensor out, Tensor a) const {
   const int64_t elements = out.elements();
   if (elements == 0) return;
   WithActivationType(out.dtype(), [&]<class T>(std::type_identity<T>) {
-    Launch("Add", AddKernel<T>, ShapeFor(elements / gpu::kPack<T> + 1, multiprocessors_), stream_,
-           out.As<T>(), a.As<T>(), elements);
+    Launch("Add", AddKernel<T>, ShapeFor(elements / gpu::kPack<T> + 1, card_.multiprocessors),
+           stream_, out.As<T>(), a.As<T>(), elements);
   });
 }
 
@@ -114,8 +114,9 @@ void CudaOps::Cast(Tensor out, Tensor in) const {
   if (elements == 0) return;
   WithActivationType(out.dtype(), [&]<class To>(std::type_identity<To>) {
     WithActivationType(in.dtype(), [&]<class From>(std::type_identity<From>) {
-      Launch("Cast", CastKernel<To, From>, ShapeFor(elements / kCastWidth + 1, multiprocessors_),
-             stream_, out.As<To>(), in.As<From>(), elements);
+      Launch("Cast", CastKernel<To, From>,
+             ShapeFor(elements / kCastWidth + 1, card_.multiprocessors), stream_, out.As<To>(),
+             in.As<From>(), elements);
     });
   });
 }
@@ -123,7 +124,7 @@ void CudaOps::Cast(Tensor out, Tensor in) const {
 void CudaOps::Scale(Tensor out, float factor) const {
   const int64_t elements = out.elements();
   if (elements == 0) return;
-  Launch("Scale", ScaleKernel, ShapeFor(elements / gpu::kPack<float> + 1, multiprocessors_),
+  Launch("Scale", ScaleKernel, ShapeFor(elements / gpu::kPack<float> + 1, card_.multiprocessors),
          stream_, out.As<float>(), factor, elements);
 }
 

@@ -37,12 +37,6 @@ constexpr Variable kEnvironment[] = {
     {"CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0"},
 };
 
-int AttributeOf(int card, cudaDeviceAttr attribute) {
-  int value = 0;
-  Check(cudaDeviceGetAttribute(&value, attribute, card), "cudaDeviceGetAttribute");
-  return value;
-}
-
 absl::Status HideCard(absl::string_view missing) {
   return CudaNeeds(missing, "hide that one with CUDA_VISIBLE_DEVICES");
 }

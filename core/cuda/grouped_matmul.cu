@@ -265,7 +265,7 @@ void CudaOps::GroupedMatmul(Tensor out, Tensor a, Tensor b, absl::Span<const int
   const bool fits = gpu::FitsTensorCores(out, a, b);
   gpu::GroupedLaunches launches(out, options, stream_);
   ForEachGroup(out, a, b, rows_of_group, options, [&](const GroupProduct& p) {
-    if (!fits || gpu::RunsAlone(p.shape, multiprocessors_)) {
+    if (!fits || gpu::RunsAlone(p.shape, card_.multiprocessors)) {
       Matmul(p.out, p.a, p.b, p.options);
     } else if (p.out.elements() > 0 && (p.shape.K > 0 || !options.accumulate)) {
       launches.Add(p);

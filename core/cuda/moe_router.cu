@@ -242,7 +242,8 @@ void CudaOps::RouterBackward(const RoutingTensors& tensors, Tensor weighted,
   CheckRouterBackward(tensors, weighted);
   const Routing t = RoutingOf(tensors);
   if (t.N == 0) return;
-  const int64_t blocks = std::min(CeilingOfQuotient(t.N, kWarps), int64_t{multiprocessors_} * 16);
+  const int64_t blocks =
+      std::min(CeilingOfQuotient(t.N, kWarps), int64_t{card_.multiprocessors} * 16);
   Launch("RouterBackward", BackwardKernel,
          {.blocks = static_cast<unsigned>(blocks), .threads = kThreads}, stream_, t,
          static_cast<const float*>(weighted.As<float>()), scales);

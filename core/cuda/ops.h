@@ -15,14 +15,20 @@
 
 namespace twinstream {
 
+// What kernels ask of a card.
+struct Card {
+  int multiprocessors;
+  bool warpgroup_products;  // whether it has those of gpu/warpgroup.h
+};
+
 class CudaOps final : public Ops {
  public:
-  // multiprocessors: of the device. `workspace` outlives the ops and is theirs alone. fused: made
+  // card: of the stream. `workspace` outlives the ops and is theirs alone. fused: made
   // for the same stream and workspace, or null.
-  CudaOps(gpu::Stream stream, int multiprocessors, Workspace workspace,
+  CudaOps(gpu::Stream stream, const Card& card, Workspace workspace,
           std::unique_ptr<FusedAttention> fused)
       : stream_(stream),
-        multiprocessors_(multiprocessors),
+        card_(card),
         workspace_(workspace),
         products_(MakeMatrixProducts(stream)),
         fused_(std::move(fused)) {}
@@ -72,7 +78,7 @@ class CudaOps final : public Ops {
 
  private:
   gpu::Stream stream_;
-  int multiprocessors_;
+  Card card_;
   Workspace workspace_;
   std::unique_ptr<MatrixProducts> products_;
   std::unique_ptr<FusedAttention> fused_;  // attention.cu chooses; null: our own kernels do all

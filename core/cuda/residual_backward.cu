@@ -177,7 +177,7 @@ void CudaOps::ResidualBackward(const ResidualSite& site, const ResidualBackwardT
     const int64_t rows_of_block = flat.slots + (sharing.columns == 0 ? 1 : 0);
     const int64_t bytes_of_block = ResidualBytes(rows_of_block, flat.padded_width);
     const int64_t blocks =
-        std::min({int64_t{flat.N}, multiprocessors_ * BlocksPerMultiprocessor(sharing),
+        std::min({int64_t{flat.N}, card_.multiprocessors * BlocksPerMultiprocessor(sharing),
                   std::max<int64_t>(workspace_.bytes / std::max<int64_t>(bytes_of_block, 1), 1)});
     flat.block_sums = workspace_.As<float>(blocks * bytes_of_block);
     flat.temporaries = flat.block_sums + blocks * flat.slots * flat.padded_width;

@@ -228,7 +228,8 @@ void CudaOps::ResidualForward(const ResidualSite& site, const ResidualForwardTen
     int64_t blocks = flat.N;  // with registers for a row; else so many as there is memory for one
     if (sharing.columns == 0) {
       const int64_t row_bytes = ResidualBytes(1, sharing.padded_width);
-      blocks = std::clamp<int64_t>(workspace_.bytes / row_bytes, 1, int64_t{multiprocessors_} * 4);
+      blocks =
+          std::clamp<int64_t>(workspace_.bytes / row_bytes, 1, int64_t{card_.multiprocessors} * 4);
       blocks = std::min<int64_t>(blocks, flat.N);
       flat.temporaries = workspace_.As<float>(blocks * row_bytes);
       flat.temporary_width = sharing.padded_width;

@@ -79,9 +79,10 @@ struct Tile {
 };
 
 // Starts to copy rows [begin, begin + kRows), of which those below `end` exist, D values each, a
-// multiple of 8; both aligned to 16 bytes. The others, and columns beyond D, become zeros.
-template <int kRows, int kD, int kThreads>
-__device__ void CopyRows(Tile<kD> to, const StridedRows& from, int begin, int end, int D) {
+// multiple of 8; both aligned to 16 bytes. The others, and columns beyond D, become zeros. to: a
+// Tile of kD columns, or Panels.
+template <int kRows, int kD, int kThreads, class TileOfRows>
+__device__ void CopyRows(TileOfRows to, const StridedRows& from, int begin, int end, int D) {
   constexpr int kChunks = kD / 8, kRowsAtOnce = kThreads / kChunks;
   static_assert(kThreads % kChunks == 0 && kRows % kRowsAtOnce == 0);
   const int thread = Opaque(ThisThread()), chunk = thread % kChunks, first = thread / kChunks;

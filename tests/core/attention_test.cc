@@ -284,6 +284,20 @@ TEST(CpuAttentionMerge, TakesFloat32ResultsOfBFloat16) {
                            {.operands = DType::kBF16, .results = DType::kF32});
 }
 
+// More tiles of keys than a kernel has room for at a time.
+TEST(CpuAttentionForward, OfManyKeysEqualsTheDoubleReference) {
+  for (const int64_t head_dim : {64, 128}) {
+    Attention attention(
+        {.batch = 1, .sequence = 400, .heads = 2, .kv_heads = 1, .head_dim = head_dim}, 1,
+        kTypes[1]);
+    attention.RunForward(testing::TestedOps());
+    const AttentionOutputs expected = ReferenceAttention(attention.shape, attention.inputs());
+    const int64_t terms = attention.shape.sequence + head_dim;
+    EXPECT_LT(RelativeError(attention.out, expected.out), Tolerance(DType::kBF16, terms));
+    EXPECT_LT(RelativeError(attention.lse, expected.lse), Float32Tolerance(terms));
+  }
+}
+
 // exp of an unshifted score would overflow.
 TEST(CpuAttentionForward, LargeScoresStayFinite) {
   Attention attention({.batch = 1, .sequence = 70, .heads = 1, .kv_heads = 1, .head_dim = 16}, 200);

@@ -87,7 +87,7 @@ class Attention {
  private:
   CudaOps Ops(std::unique_ptr<FusedAttention> fused) {
     return {device_.stream(),
-            /*multiprocessors=*/2,
+            {.multiprocessors = 2, .warpgroup_products = true},
             {workspace_.data(), workspace_.bytes()},
             std::move(fused)};
   }

@@ -129,8 +129,8 @@ using Run = std::function<std::vector<float>(const Ops&)>;
 std::vector<float> RunWith(int64_t bytes, const Run& run) {
   CudaDevice device(/*card=*/0);
   const Storage workspace(device, bytes);
-  const CudaOps ops(device.stream(), /*multiprocessors=*/2, {workspace.data(), workspace.bytes()},
-                    /*fused=*/nullptr);
+  const CudaOps ops(device.stream(), {.multiprocessors = 2, .warpgroup_products = true},
+                    {workspace.data(), workspace.bytes()}, /*fused=*/nullptr);
   return run(UploadedOps(device, ops));
 }
 

@@ -248,7 +248,7 @@ compiled_once() {
   [ "$sources" = "attention.cu device.cc" ] || fail "compiled are $sources, not two sources once"
 }
 compiled_once
-grep -q -- "-arch=sm_90 .* -I$bundle .* -c $bundle/core/cuda/attention.cu -o " "$FAKE/nvcc.calls" ||
+grep -q -- "-arch=sm_90a .* -I$bundle .* -c $bundle/core/cuda/attention.cu -o " "$FAKE/nvcc.calls" ||
   fail "another command"
 
 # One that does not fit either: the one that came along is back.

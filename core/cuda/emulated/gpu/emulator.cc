@@ -1,7 +1,5 @@
 #include "core/cuda/emulated/gpu/emulator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -11,6 +9,8 @@
 
 #include "core/check.h"
 #include "core/cuda/workspace.h"
+#include "gpu/guarded_pages.h"
+#include "gpu/pending_products.h"
 
 // Saves the callee-saved registers and the stack pointer of the running fiber in *from, goes on
 // where `to` was left.
@@ -36,10 +36,8 @@ TwinstreamSwitchFiber:
   ret
 )");
 
-// Of the address sanitizer and the thread sanitizer, where the program has one; else null.
+// Of the thread sanitizer, where the program has it; else null.
 // NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
-extern "C" [[gnu::weak]] void __asan_unpoison_memory_region(const volatile void* begin,
-                                                            size_t bytes);
 extern "C" [[gnu::weak]] void* __tsan_get_current_fiber();
 extern "C" [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
 extern "C" [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
@@ -50,8 +48,6 @@ namespace twinstream::gpu {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;  // of address space; memory is what a kernel touches
-constexpr size_t kPageBytes = 4096;
-constexpr std::byte kUnwritten{0xFF};  // as a float32 or bf16: NaN
 
 // Index i of a grid or block of `extents`, x fastest.
 dim3 IndexOf(int64_t i, dim3 extents) {
@@ -59,34 +55,6 @@ dim3 IndexOf(int64_t i, dim3 extents) {
   return {static_cast<unsigned>(i % x), static_cast<unsigned>(i / x % y),
           static_cast<unsigned>(i / (x * y))};
 }
-
-// Whole pages between two pages that nobody may touch.
-class GuardedPages {
- public:
-  explicit GuardedPages(size_t bytes)
-      : bytes_((bytes + kPageBytes - 1) / kPageBytes * kPageBytes),
-        data_(static_cast<std::byte*>(mmap(nullptr, bytes_ + 2 * kPageBytes, PROT_NONE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-    Check(data_ != MAP_FAILED, "no memory for an emulated block");
-    Check(mprotect(begin(), bytes_, PROT_READ | PROT_WRITE) == 0, "mprotect failed");
-  }
-  // Functions of a fiber never return, so what the sanitizer has marked of their frames would stay
-  // marked for whoever gets these addresses next.
-  ~GuardedPages() {
-    if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(begin(), bytes_);
-    munmap(data_, bytes_ + 2 * kPageBytes);
-  }
-  GuardedPages(const GuardedPages&) = delete;
-  GuardedPages& operator=(const GuardedPages&) = delete;
-
-  std::byte* begin() const { return data_ + kPageBytes; }
-  std::byte* end() const { return begin() + bytes_; }
-  size_t bytes() const { return bytes_; }
-
- private:
-  size_t bytes_;
-  std::byte* data_;
-};
 
 // A stack of calls as the thread sanitizer knows it. What one does comes before what the next does
 // that the thread goes on with.
@@ -155,6 +123,7 @@ struct Fiber {
   // In the last exchange and the one before, from which slower lanes may still read.
   std::array<std::array<std::byte, kExchangeBytes>, 2> given = {};
   std::deque<std::vector<DeferredCopy>> copies = {{}};  // the last group is not committed yet
+  bool unfenced_copies = false;  // some are there that no FenceCopies has followed
 
   int lane() const { return id % kWarpLanes; }
   int warp() const { return id / kWarpLanes; }
@@ -173,6 +142,10 @@ const char* NameOf(Meeting meeting) {
       return "a matrix load";
     case Meeting::kProduct:
       return "a matrix product";
+    case Meeting::kProductFence:
+      return "the fence before a warpgroup's products";
+    case Meeting::kProductWait:
+      return "the wait for a warpgroup's products";
   }
   return "";
 }
@@ -192,6 +165,10 @@ class Block {
   // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
   Fiber& LaneOfWarp(int lane);
   std::byte* shared() const { return shared_begin_; }
+  int64_t shared_bytes() const { return shared_end_ - shared_begin_; }
+  const char* kernel() const { return kernel_; }
+  int threads() const { return static_cast<int>(count_); }
+  int unfenced_copier() const { return unfenced_copier_; }
   uint32_t NextRandom() {
     random_ = random_ * 1664525U + 1013904223U;
     return random_ >> 16;  // the low bits of such a sequence repeat soon
@@ -204,6 +181,7 @@ class Block {
   void PrepareSharedMemory(int64_t bytes);
   // Runs every fiber that can run up to its next meeting; false when there was none.
   bool Advance();
+  void ChooseLeader();
   bool ReleaseWarps();
   bool ReleaseBlock();
   bool Done() const;
@@ -221,6 +199,8 @@ class Block {
   void* scheduler_ = nullptr;
   TsanFiber scheduler_tsan_ = TsanFiber::Current();
   absl::FunctionRef<void()>* body_ = nullptr;
+  int unfenced_copier_ = -1;
+  int leader_ = -1;  // a warp that runs alone until it waits in a barrier of the block, or none
   uint32_t random_ = 1;
 };
 
@@ -260,7 +240,11 @@ void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
     fibers_[i].index = IndexOf(static_cast<int64_t>(i), blockDim);
     fibers_[i].exchanges = 0;
     fibers_[i].copies.assign(1, {});
+    fibers_[i].unfenced_copies = false;
   }
+  unfenced_copier_ = -1;
+  ChooseLeader();
+  BeginPendingProducts();
 }
 
 // Aligned to 128 bytes; the guard page is as near to its end as that allows.
@@ -274,13 +258,23 @@ void Block::PrepareSharedMemory(int64_t bytes) {
   std::fill(shared_begin_, shared_memory_->end(), kUnwritten);
 }
 
+// Every second time there is none.
+void Block::ChooseLeader() {
+  const int warps = static_cast<int>(count_ + kWarpLanes - 1) / kWarpLanes;
+  leader_ = static_cast<int>(NextRandom()) % (2 * warps);
+}
+
 bool Block::Advance() {
+  const bool leads = std::any_of(
+      fibers_.begin(), fibers_.begin() + static_cast<std::ptrdiff_t>(count_),
+      [&](const Fiber& f) { return f.warp() == leader_ && f.state == State::kRunning; });
   const size_t offset = NextRandom() % count_;
   const bool backwards = NextRandom() % 2 != 0;
   bool any = false;
   for (size_t k = 0; k < count_; ++k) {
     const size_t i = ((backwards ? count_ - 1 - k : k) + offset) % count_;
     if (fibers_[i].state != State::kRunning) continue;
+    if (leads && fibers_[i].warp() != leader_) continue;
     any = true;
     running_ = i;
     threadIdx = fibers_[i].index;
@@ -327,7 +321,12 @@ bool Block::ReleaseBlock() {
   if (waiting == 0 || waiting + returned < count_) return false;
   Check(returned == 0, "kernel %s: %d threads of a block wait in its barrier, %d have returned",
         kernel_, waiting, returned);
-  for (size_t i = 0; i < count_; ++i) fibers_[i].state = State::kRunning;
+  unfenced_copier_ = -1;
+  ChooseLeader();
+  for (size_t i = 0; i < count_; ++i) {
+    fibers_[i].state = State::kRunning;
+    if (fibers_[i].unfenced_copies) unfenced_copier_ = fibers_[i].id;
+  }
   return true;
 }
 
@@ -351,6 +350,7 @@ void Block::DieOfDivergence() const {
 }
 
 void Block::CheckLeftovers() const {
+  CheckNoPendingProducts();
   for (size_t i = 0; i < count_; ++i) {
     for (const std::vector<DeferredCopy>& group : fibers_[i].copies) {
       Check(group.empty(),
@@ -410,6 +410,10 @@ const std::byte* GivenBy(int lane) {
 }
 int Lane() { return ThisBlock().running().lane(); }
 std::byte* BlockSharedMemory() { return ThisBlock().shared(); }
+int64_t BlockSharedBytes() { return ThisBlock().shared_bytes(); }
+int ThreadOfBlock() { return ThisBlock().running().id; }
+int ThreadsOfBlock() { return ThisBlock().threads(); }
+const char* KernelOfBlock() { return ThisBlock().kernel(); }
 int64_t MostSharedBytes() { return most_shared_bytes; }
 
 void DeferCopy(void* to, const void* from, bool zero) {
@@ -421,8 +425,11 @@ void WaitForDeferredCopies(int groups_left) {
   auto& groups = ThisBlock().running().copies;
   while (static_cast<int>(groups.size()) - 1 > groups_left) {
     for (const DeferredCopy& copy : groups.front()) Perform(copy);
+    ThisBlock().running().unfenced_copies |= !groups.front().empty();
     groups.pop_front();
   }
 }
+void FenceCopies() { ThisBlock().running().unfenced_copies = false; }
+int UnfencedCopier() { return ThisBlock().unfenced_copier(); }
 
 }  // namespace twinstream::gpu

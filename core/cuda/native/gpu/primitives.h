@@ -1,6 +1,6 @@
 // What a kernel needs of the card beyond plain C++, and how it is launched. Every PTX instruction
-// of the project is here. emulated/gpu/primitives.h is its twin for the CPU: CMake chooses one by
-// include path.
+// of the project is here or, of Hopper's warpgroups, in gpu/warpgroup.h. emulated/gpu/primitives.h
+// is its twin for the CPU: CMake chooses one by include path.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -39,10 +39,10 @@ void Launch(const char* name, void (*kernel)(Parameters...), const LaunchShape& 
   Check(cudaGetLastError(), name);
 }
 
-// The block's shared memory, LaunchShape::shared_bytes of it, aligned to 128 bytes.
+// The block's shared memory, LaunchShape::shared_bytes of it, aligned to 1024 bytes.
 template <class T>
 __device__ T* SharedMemory() {
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   return reinterpret_cast<T*>(memory);
 }
 
