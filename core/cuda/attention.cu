@@ -115,7 +115,7 @@ void BackwardOfHeads(const AttentionArguments& arguments, int64_t key_heads, con
     LaunchFloatKeyGradient(arguments, key_heads, stream);
   } else if (card.warpgroup_products && arguments.D <= 128) {
     LaunchWarpgroupQueryGradient(arguments, key_heads, stream);
-    LaunchTensorKeyGradient(arguments, key_heads, stream);
+    LaunchWarpgroupKeyGradient(arguments, key_heads, stream);
   } else {
     LaunchTensorQueryGradient(arguments, key_heads, stream);
     LaunchTensorKeyGradient(arguments, key_heads, stream);

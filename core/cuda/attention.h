@@ -1,8 +1,7 @@
 // What the kernels of attention share: the arguments of a launch, made of one call of an operation.
 // Two families: on tensor cores, of bf16 operands (attention_forward.cu,
-// attention_query_gradient.cu, attention_key_gradient.cu; on Hopper attention_forward_wgmma.cu,
-// attention_query_gradient_wgmma.cu), and by float32 arithmetic, of all others
-// (attention_float.cu); attention.cu chooses.
+// attention_query_gradient.cu, attention_key_gradient.cu, on Hopper the files of those names with
+// _wgmma), and by float32 arithmetic, of all others (attention_float.cu); attention.cu chooses.
 //   S = q k' / sqrt(D)   P = softmax(S)   O = P v
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
@@ -90,6 +89,8 @@ void LaunchWarpgroupForward(const gpu::AttentionArguments& arguments, int64_t he
                             gpu::Stream stream);
 void LaunchWarpgroupQueryGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
                                   gpu::Stream stream);
+void LaunchWarpgroupKeyGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
+                                gpu::Stream stream);
 // By float32 arithmetic, of any operands.
 void LaunchFloatForward(const gpu::AttentionArguments& arguments, int64_t heads,
                         gpu::Stream stream);

@@ -43,6 +43,17 @@ __device__ void IssueRowProducts(Sums<1, kRows / 8>& sums, const Weights<1, kD /
   CommitProducts();
 }
 
+// The same of 64 rows of `left` from first_row on, in shared memory.
+template <int kLeftRows, int kRows, int kD>
+__device__ void IssueRowProducts(Sums<1, kRows / 8>& sums, const Panels<kLeftRows, kD>& left,
+                                 int first_row, const Panels<kRows, kD>& right) {
+#pragma unroll
+  for (int k = 0; k < kD / 16; ++k) {
+    AddProduct(sums[0], left.LeftRows(first_row, k), right.Transpose(k), /*accumulate=*/k > 0);
+  }
+  CommitProducts();
+}
+
 // sums += weights right.
 template <int kRows, int kD>
 __device__ void IssueWeightedRows(Sums<1, kD / 8>& sums, const Weights<1, kRows / 16>& weights,
