@@ -108,9 +108,23 @@ void AddGradients(AttentionArguments& arguments, const AttentionShape& shape,
   arguments.dout = ActivationsOf(g.dout, elements.queries, "dout");
 }
 
+void BackwardOfHeads(const AttentionArguments& arguments, int64_t key_heads, const Card& card,
+                     gpu::Stream stream) {
+  if (!FitsTensorCores(arguments)) {
+    LaunchFloatQueryGradient(arguments, key_heads, stream);
+    LaunchFloatKeyGradient(arguments, key_heads, stream);
+  } else if (card.warpgroup_products && arguments.D <= 128) {
+    LaunchWarpgroupQueryGradient(arguments, key_heads, stream);
+    LaunchWarpgroupKeyGradient(arguments, key_heads, stream);
+  } else {
+    LaunchTensorQueryGradient(arguments, key_heads, stream);
+    LaunchTensorKeyGradient(arguments, key_heads, stream);
+  }
+}
+
 // As many key heads at a time as the workspace has room for the deltas of.
-void Backward(AttentionArguments arguments, int64_t batch, const Workspace& workspace,
-              gpu::Stream stream) {
+void Backward(AttentionArguments arguments, int64_t batch, const Card& card,
+              const Workspace& workspace, gpu::Stream stream) {
   const int64_t key_heads = batch * arguments.H / arguments.group;
   if (key_heads == 0 || arguments.query_begin == arguments.query_end) return;
   const int64_t bytes = AttentionBackwardBytes(arguments.group, arguments.T);  // of one key head
@@ -118,14 +132,7 @@ void Backward(AttentionArguments arguments, int64_t batch, const Workspace& work
   arguments.delta = workspace.As<float>(at_once * bytes);
   for (int64_t first = 0; first < key_heads; first += at_once) {
     arguments.first_key_head = static_cast<int>(first);
-    const int64_t count = std::min(at_once, key_heads - first);
-    if (FitsTensorCores(arguments)) {
-      LaunchTensorQueryGradient(arguments, count, stream);
-      LaunchTensorKeyGradient(arguments, count, stream);
-    } else {
-      LaunchFloatQueryGradient(arguments, count, stream);
-      LaunchFloatKeyGradient(arguments, count, stream);
-    }
+    BackwardOfHeads(arguments, std::min(at_once, key_heads - first), card, stream);
   }
 }
 
@@ -158,7 +165,7 @@ void CudaOps::AttentionBackward(const AttentionShape& shape, const AttentionTens
   AddGradients(arguments, shape, g);
   const bool ask = fused_ != nullptr && SuitsLibrary(arguments, shape.batch);
   if (ask && fused_->Backward(shape, t, g)) return;
-  Backward(arguments, shape.batch, workspace_, stream_);
+  Backward(arguments, shape.batch, card_, workspace_, stream_);
 }
 
 void CudaOps::AttentionMergeBackward(const AttentionShape& shape,
@@ -166,7 +173,7 @@ void CudaOps::AttentionMergeBackward(const AttentionShape& shape,
                                      const AttentionGradients& g) const {
   AttentionArguments arguments = RectangleOf(shape, rectangle, t);
   AddGradients(arguments, shape, g);
-  Backward(arguments, shape.batch, workspace_, stream_);
+  Backward(arguments, shape.batch, card_, workspace_, stream_);
 }
 
 }  // namespace twinstream

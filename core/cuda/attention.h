@@ -1,7 +1,7 @@
 // What the kernels of attention share: the arguments of a launch, made of one call of an operation.
-// Two families: on tensor cores, of bf16 operands (attention_forward.cu, on Hopper
-// attention_forward_wgmma.cu; attention_query_gradient.cu, attention_key_gradient.cu), and by
-// float32 arithmetic, of all others (attention_float.cu); attention.cu chooses.
+// Two families: on tensor cores, of bf16 operands (attention_forward.cu,
+// attention_query_gradient.cu, attention_key_gradient.cu, on Hopper the files of those names with
+// _wgmma), and by float32 arithmetic, of all others (attention_float.cu); attention.cu chooses.
 //   S = q k' / sqrt(D)   P = softmax(S)   O = P v
 //   dv = P' dO   dP = dO v'   dS = P . (dP - rowsum(dO . O))   dq = dS k / sqrt(D)
 //   dk = dS' q / sqrt(D)
@@ -80,13 +80,17 @@ namespace twinstream {
 // leaves the deltas that the keys' reads.
 void LaunchTensorForward(const gpu::AttentionArguments& arguments, int64_t heads,
                          gpu::Stream stream);
-// The same on a card with products of warpgroups (gpu/warpgroup.h), D up to 128.
-void LaunchWarpgroupForward(const gpu::AttentionArguments& arguments, int64_t heads,
-                            gpu::Stream stream);
 void LaunchTensorQueryGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
                                gpu::Stream stream);
 void LaunchTensorKeyGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
                              gpu::Stream stream);
+// The same on a card with products of warpgroups (gpu/warpgroup.h), D up to 128.
+void LaunchWarpgroupForward(const gpu::AttentionArguments& arguments, int64_t heads,
+                            gpu::Stream stream);
+void LaunchWarpgroupQueryGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
+                                  gpu::Stream stream);
+void LaunchWarpgroupKeyGradient(const gpu::AttentionArguments& arguments, int64_t key_heads,
+                                gpu::Stream stream);
 // By float32 arithmetic, of any operands.
 void LaunchFloatForward(const gpu::AttentionArguments& arguments, int64_t heads,
                         gpu::Stream stream);

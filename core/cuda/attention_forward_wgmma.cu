@@ -12,8 +12,10 @@
 // so 0.7 of the rate is the most, less with 64 columns, where nothing may wait for exponentials,
 // and by the masked half of the tile on the diagonal.
 #include <cstdint>
+#include <type_traits>
 
 #include "core/cuda/attention.h"
+#include "core/cuda/attention_panels.h"
 #include "core/cuda/attention_softmax.h"
 #include "core/cuda/attention_tiles.h"
 #include "core/cuda/panels.h"
@@ -54,37 +56,6 @@ struct ForwardTiles {
   }
 };
 
-// The warp's rows of a tile as left operand: [16, kD].
-template <int kD>
-__device__ void LoadRows(Weights<1, kD / 16>& rows, const Panels<128, kD>& tile, int first_row) {
-  const int lane = Opaque(ThisLane());
-#pragma unroll
-  for (int k = 0; k < kD / 16; ++k) {
-    LoadMatrices(rows[0][k], tile.At(first_row + lane % 16, 2 * k, lane / 16));
-  }
-}
-
-// scores = queries keys', when their group has been waited for.
-template <int kD>
-__device__ void IssueScores(Sums<1, 16>& scores, const Weights<1, kD / 16>& queries,
-                            const Panels<128, kD>& keys) {
-#pragma unroll
-  for (int k = 0; k < kD / 16; ++k) {
-    AddProduct(scores[0], queries[0][k], keys.Transpose(k), /*accumulate=*/k > 0);
-  }
-  CommitProducts();
-}
-// out += weights values.
-template <int kD>
-__device__ void IssueWeightedRows(Sums<1, kD / 8>& out, const Weights<1, 8>& weights,
-                                  const Panels<128, kD>& values) {
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    AddProduct(out[0], weights[0][k], values.Rows(k), /*accumulate=*/true);
-  }
-  CommitProducts();
-}
-
 // A block of queries against its keys. The queries come by way of the tile that is filled last.
 template <int kD>
 __device__ void AttendToKeys(const AttentionArguments& a) {
@@ -113,10 +84,10 @@ __device__ void AttendToKeys(const AttentionArguments& a) {
 
   AwaitTiles();
   Weights<1, kD / 16> queries;
-  LoadRows<kD>(queries, tiles.Values(1), warp_row);
+  LoadRows(queries, tiles.Values(1), warp_row);
   tiles.FillNext(0);
   FenceProducts(queries, scores);
-  IssueScores<kD>(scores, queries, tiles.Keys(0));
+  IssueRowProducts(scores, queries, tiles.Keys(0));
   WaitForProducts<0>(scores);
   take_scores(0);
   Weights<1, Tiles::kRows / 16> weights;
@@ -135,14 +106,14 @@ __device__ void AttendToKeys(const AttentionArguments& a) {
     take_values();
     tiles.FillNext(step);
     FenceProducts(queries, scores, weights, out);
-    IssueScores<kD>(scores, queries, tiles.Keys(step));
-    IssueWeightedRows<kD>(out, weights, tiles.Values(step - 1));
+    IssueRowProducts(scores, queries, tiles.Keys(step));
+    IssueWeightedRows(out, weights, tiles.Values(step - 1));
     WaitForProducts<1>(scores);
     take_scores(step);
   }
   take_values();
   FenceProducts(weights, out);
-  IssueWeightedRows<kD>(out, weights, tiles.Values(steps - 1));
+  IssueWeightedRows(out, weights, tiles.Values(steps - 1));
   WaitForProducts<0>(out, weights);
   softmax.Finish();
   WriteResults(a, head, first_query, softmax, out);
@@ -173,11 +144,9 @@ void LaunchForward(const AttentionArguments& a, int64_t heads, Stream stream) {
 }  // namespace gpu
 
 void LaunchWarpgroupForward(const gpu::AttentionArguments& a, int64_t heads, gpu::Stream stream) {
-  if (a.D <= 64) {
-    gpu::LaunchForward<64>(a, heads, stream);
-  } else {
-    gpu::LaunchForward<128>(a, heads, stream);
-  }
+  gpu::WithPanelColumns(a.D, [&]<int kD>(std::integral_constant<int, kD>) {
+    gpu::LaunchForward<kD>(a, heads, stream);
+  });
 }
 
 }  // namespace twinstream

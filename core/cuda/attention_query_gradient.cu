@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "core/cuda/attention.h"
+#include "core/cuda/attention_query_gradient.h"
 #include "core/cuda/attention_tiles.h"
 
 namespace twinstream {
@@ -23,71 +24,6 @@ struct QueryTiles {
   static constexpr int64_t kSharedBytes =
       (2 * kQueries + 4 * kKeys) * kD * static_cast<int64_t>(sizeof(BFloat16));
 };
-
-// Of a warp's queries, row g + 8 half of each row tile: what turns a score into its gradient.
-template <int kRowTiles>
-struct QueryStatistics {
-  float log2_lse[kRowTiles][2];
-  float delta[kRowTiles][2];  // rowsum(dO . O)
-};
-
-// Of the queries from first_query on. The four lanes of a row share its sum.
-template <int kRowTiles>
-__device__ QueryStatistics<kRowTiles> StatisticsOf(const AttentionArguments& a, int head,
-                                                   int first_query) {
-  const int group = ThisLane() / 4, pair = ThisLane() % 4;
-  QueryStatistics<kRowTiles> statistics;
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int query = first_query + 16 * m + group + 8 * half;
-      const bool exists = query < a.query_end;
-      float sum = 0;
-      for (int column = 8 * pair; exists && column < a.D; column += 32) {
-        const int64_t place = a.TokenRow(head, query) + column;
-        const Pack<BFloat16> out = a.out.LoadEight(place), dout = a.dout.LoadEight(place);
-        for (int i = 0; i < 8; ++i) sum += out.values[i] * dout.values[i];
-      }
-      sum += ShuffleXor(sum, 1);
-      sum += ShuffleXor(sum, 2);
-      statistics.delta[m][half] = sum;
-      statistics.log2_lse[m][half] = exists ? a.Lse(head, query) * kLog2E : 0;
-    }
-  }
-  return statistics;
-}
-
-// Writes the warp's deltas for the kernel of keys and values.
-template <int kRowTiles>
-__device__ void KeepDeltas(const AttentionArguments& a, int head, int first_query,
-                           const QueryStatistics<kRowTiles>& statistics) {
-  if (ThisLane() % 4 != 0) return;
-  for (int m = 0; m < kRowTiles; ++m) {
-    for (int half = 0; half < 2; ++half) {
-      const int query = first_query + 16 * m + ThisLane() / 4 + 8 * half;
-      if (query < a.query_end) a.Delta(head, query) = statistics.delta[m][half];
-    }
-  }
-}
-
-// dscores, in: gradients of the probabilities, out: of the scores. Masked scores are -inf.
-template <int kRowTiles, int kKeyTiles>
-__device__ void ScoreGradients(const Sums<kRowTiles, kKeyTiles>& scores, float log2_scale,
-                               const QueryStatistics<kRowTiles>& statistics,
-                               Sums<kRowTiles, kKeyTiles>& dscores) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float p = FastExp2(scores[m][n][i] * log2_scale - statistics.log2_lse[m][i / 2]);
-        dscores[m][n][i] = p * (dscores[m][n][i] - statistics.delta[m][i / 2]);
-      }
-    }
-  }
-}
 
 // One block for a QueryBlock.
 template <int kD>
@@ -130,7 +66,8 @@ __global__ void __launch_bounds__(QueryTiles<kD>::kThreads, kD <= 128 ? 2 : 1)
     AddRowProducts(scores, queries, warp_row, pairs.First(turn));
     AddRowProducts(dscores, douts, warp_row, pairs.Second(turn));
     if (key + kKeys > a.KeyLimit(warp_query)) Mask(a, warp_query, key, scores);
-    ScoreGradients(scores, a.scale * kLog2E, statistics, dscores);
+    RowProbabilities(a, statistics, scores);
+    RowScoreGradients(scores, statistics, dscores);
     Weights<kRowTiles, kKeys / 16> weights;
     RoundToWeights(weights, dscores);
     AddWeightedRows(dq, weights, pairs.First(turn), 0);

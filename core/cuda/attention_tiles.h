@@ -42,12 +42,12 @@ struct QueryBlock {
 };
 
 // Two pairs of tiles of kRows rows, in turn filled and read.
-template <int kRows, int kD>
+template <int kRows, int kD, class TileOfRows = Tile<kD>>
 struct TilePairs {
   BFloat16* data;
 
-  __device__ Tile<kD> First(int turn) const { return {data + turn % 2 * 2 * kRows * kD}; }
-  __device__ Tile<kD> Second(int turn) const { return {data + (turn % 2 * 2 + 1) * kRows * kD}; }
+  __device__ TileOfRows First(int turn) const { return {data + turn % 2 * 2 * kRows * kD}; }
+  __device__ TileOfRows Second(int turn) const { return {data + (turn % 2 * 2 + 1) * kRows * kD}; }
 };
 
 // A warp's Sums rounded to bf16, as the left operand of a product: [16 kRowTiles, 16 kSteps].

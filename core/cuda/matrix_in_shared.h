@@ -12,7 +12,8 @@
 
 namespace twinstream::gpu {
 
-// Of an operand b [K, N], K the index of the sum.
+// Of an operand b [K, N], K the index of the sum. The transpose of a left operand [M, K] is such a
+// b: it is always kK.
 enum class Major {
   kK,   // a row is 64 of K, of one column of b; an atom is 64 of K for 8 of N
   kMN,  // a row is 64 of N, of one row of b; an atom is 64 of N for 8 of K

@@ -26,8 +26,11 @@ struct Panels {
   }
 
   // The transpose [kColumns, kRows] as right operand: its rows 16 step .. 16 step + 15.
-  __device__ MatrixInShared<Major::kK> Transpose(int step) const {
-    const int offset = step / 4 * kPanelBytes + step % 4 * 32;
+  __device__ MatrixInShared<Major::kK> Transpose(int step) const { return LeftRows(0, step); }
+  // 64 rows from first_row on, a multiple of 8, as left operand: their columns 16 step ..
+  // 16 step + 15.
+  __device__ MatrixInShared<Major::kK> LeftRows(int first_row, int step) const {
+    const int offset = step / 4 * kPanelBytes + first_row * 128 + step % 4 * 32;
     return MatrixInShared<Major::kK>::At(SharedAddress(data) + offset, 16, kAtomBytes);
   }
   // Rows 16 step .. 16 step + 15 [16, kColumns] as right operand.

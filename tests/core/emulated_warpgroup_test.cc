@@ -34,6 +34,7 @@ enum class Fault {
   kReadBeforeWait,
   kWriteBeforeWait,
   kLeftChangedBeforeWait,
+  kLeftTileOverwrittenBeforeWait,
   kTileOverwrittenBeforeWait,
   kWaitLeavesOne,
   kNeverAwaited,
@@ -48,52 +49,55 @@ enum class Fault {
   kBehindMemory,
 };
 
-// a: [64 groups, kSum]; b: [kSum, kN], as bf16, for kK its transpose; d: [64 groups, kN] of so many
+// a: [64 groups, kSum]; b: [kSum, kN], for kK its transpose; d: [64 groups, kN] of so many
 // warpgroups.
 struct Matrices {
-  const float* a;
-  const BFloat16* b;
+  const BFloat16 *a, *b;
   float* d;
 };
 
 template <int kN, Major kMajor>
 using Tiles = std::conditional_t<kMajor == Major::kK, Panels<kN, kSum>, Panels<kSum, kN>>;
 
-template <int kN, Major kMajor>
-MatrixInShared<kMajor> Right(const Tiles<kN, kMajor>& tile, int step, Fault fault) {
-  MatrixInShared<kMajor> b = {};
-  if constexpr (kMajor == Major::kK) {
-    b = tile.Transpose(step);
-  } else {
-    b = tile.Rows(step);
-  }
+template <Major kMajor, int kRows, int kColumns>
+MatrixInShared<kMajor> Faulty(MatrixInShared<kMajor> operand, const Panels<kRows, kColumns>& tile,
+                              Fault fault) {
   constexpr uint64_t kSixteenBytes = 1, kLeading = uint64_t{1} << 16, kStride = uint64_t{1} << 32;
   switch (fault) {
     case Fault::kOtherSwizzle:
-      b.descriptor ^= uint64_t{3} << 62;
+      operand.descriptor ^= uint64_t{3} << 62;
       break;
     case Fault::kOffAtoms:
-      b.descriptor += 8 * kSixteenBytes;
+      operand.descriptor += 8 * kSixteenBytes;
       break;
     case Fault::kOtherLeading:  // the same panel again
-      b.descriptor -= Tiles<kN, kMajor>::kPanelBytes / 16 * kLeading;
+      operand.descriptor -= tile.kPanelBytes / 16 * kLeading;
       break;
     case Fault::kOtherStride:  // every second atom
-      b.descriptor += 1024 / 16 * kStride;
+      operand.descriptor += 1024 / 16 * kStride;
       break;
     case Fault::kBehindMemory:
-      b.descriptor += Tiles<kN, kMajor>::kBytes / 16 * kSixteenBytes;
+      operand.descriptor += BlockSharedBytes() / 16 * kSixteenBytes;
       break;
     case Fault::kOneLaneDiffers:
-      b.descriptor += ThisThread() == 37 ? 1024 / 16 : 0;
+      operand.descriptor += ThisThread() == 37 ? 1024 / 16 : 0;
       break;
     case Fault::kOneWarpDiffers:
-      b.descriptor += ThisWarp() == 2 ? 1024 / 16 : 0;
+      operand.descriptor += ThisWarp() == 2 ? 1024 / 16 : 0;
       break;
     default:
       break;
   }
-  return b;
+  return operand;
+}
+
+template <int kN, Major kMajor>
+MatrixInShared<kMajor> Right(const Tiles<kN, kMajor>& tile, int step) {
+  if constexpr (kMajor == Major::kK) {
+    return tile.Transpose(step);
+  } else {
+    return tile.Rows(step);
+  }
 }
 
 template <int kN>
@@ -106,13 +110,13 @@ void WriteSums(const float (&sums)[kN / 8][4], float* d) {
   }
 }
 
-void LoadLeft(uint32_t (&left)[kSteps][4], const float* a) {
+void LoadLeft(uint32_t (&left)[kSteps][4], const BFloat16* a) {
   const int g = ThisLane() / 4, p = ThisLane() % 4;
   for (int step = 0; step < kSteps; ++step) {
     for (int i = 0; i < 4; ++i) {
-      const float* const pair =
+      const BFloat16* const pair =
           a + (ThisWarp() * 16 + g + 8 * (i % 2)) * kSum + 16 * step + 2 * p + 8 * (i / 2);
-      left[step][i] = PackBFloat16(pair[0], pair[1]);
+      left[step][i] = PackBFloat16(static_cast<float>(pair[0]), static_cast<float>(pair[1]));
     }
   }
 }
@@ -155,7 +159,7 @@ void Multiply(Matrices m, Fault fault) {
   }
   for (int step = 0; step < kSteps; ++step) {
     if (fault == Fault::kOneWarpMissing && ThisWarp() == 1 && step == kSteps - 1) continue;
-    AddProduct(sums, left[step], Right<kN, kMajor>(tile, step, fault), step > 0);
+    AddProduct(sums, left[step], Faulty(Right<kN, kMajor>(tile, step), tile, fault), step > 0);
     if (step == 2) CommitProducts();
   }
   CommitProducts();
@@ -173,13 +177,41 @@ void Multiply(Matrices m, Fault fault) {
   if (fault != Fault::kReadBeforeWait) WriteSums<kN>(sums, m.d);
 }
 
+// The same, the left operand in shared memory too: faults of descriptors are its.
+template <int kN, Major kMajor>
+void MultiplyInShared(Matrices m, Fault fault) {
+  constexpr int kLeftRows = 128;
+  const Tiles<kN, kMajor> tile{SharedMemory<BFloat16>()};
+  const Panels<kLeftRows, kSum> left{tile.data + kN * kSum};
+  if (ThisThread() < kWarpgroupThreads) {
+    CopyRows<kLeftRows, kSum, kWarpgroupThreads>(left, {m.a, kSum}, 0,
+                                                 static_cast<int>(blockDim.x) / 2, kSum);
+    FillTile<kN, kMajor>(tile, m.b, fault);
+  } else {
+    SyncBlock();
+  }
+  float sums[kN / 8][4];
+  FenceProducts(sums);
+  for (int step = 0; step < kSteps; ++step) {
+    const int first_row = ThisThread() / kWarpgroupThreads * 64;
+    AddProduct(sums, Faulty(left.LeftRows(first_row, step), left, fault),
+               Right<kN, kMajor>(tile, step), step > 0);
+  }
+  CommitProducts();
+  if (fault == Fault::kLeftTileOverwrittenBeforeWait) left.At(9, 2, 1)[3] = BFloat16(64);
+  WaitForProducts<0>(sums);
+  WriteSums<kN>(sums, m.d);
+}
+
 // The error of d.
 template <int kN, Major kMajor>
-double ErrorOf(Fault fault, int warpgroups = 1) {
+double ErrorOf(Fault fault, int warpgroups = 1,
+               void (*multiply)(Matrices, Fault) = Multiply<kN, kMajor>) {
   const int rows = 64 * warpgroups;
   const std::vector<float> a = RandomFloats(rows * kSum, 1, DType::kBF16);
   const std::vector<float> b = RandomFloats(kSum * kN, 2, DType::kBF16);  // as it lies there
-  std::vector<BFloat16> rounded(b.begin(), b.end());
+  const std::vector<BFloat16> rounded_a(a.begin(), a.end());
+  std::vector<BFloat16> rounded_b(b.begin(), b.end());
   std::vector<float> d(static_cast<size_t>(rows * kN), 0);
   std::vector<double> expected(d.size());
   for (int i = 0; i < rows; ++i) {
@@ -192,12 +224,18 @@ double ErrorOf(Fault fault, int warpgroups = 1) {
       }
     }
   }
-  Launch("faulty", Multiply<kN, kMajor>,
+  const bool left_in_shared = multiply != Multiply<kN, kMajor>;
+  Launch("faulty", multiply,
          {.blocks = 1,
           .threads = static_cast<unsigned>(warpgroups * kWarpgroupThreads),
-          .shared_bytes = Tiles<kN, kMajor>::kBytes},
-         Stream(), Matrices{a.data(), rounded.data(), d.data()}, fault);
+          .shared_bytes =
+              Tiles<kN, kMajor>::kBytes + (left_in_shared ? Panels<128, kSum>::kBytes : 0)},
+         Stream(), Matrices{rounded_a.data(), rounded_b.data(), d.data()}, fault);
   return RelativeError(d, expected);
+}
+template <Major kMajor>
+double ErrorInShared(Fault fault, int warpgroups = 1) {
+  return ErrorOf<64, kMajor>(fault, warpgroups, MultiplyInShared<64, kMajor>);
 }
 
 template <int kN, Major kMajor>
@@ -214,6 +252,13 @@ TEST(CudaWarpgroups, ProductsAreThoseOfTheirMatrices) {
   ExpectProducts<128, Major::kMN>();
 }
 
+TEST(CudaWarpgroups, SoAreThoseOfLeftOperandsInSharedMemory) {
+  for (const int warpgroups : {1, 2}) {
+    EXPECT_LE(ErrorInShared<Major::kK>(Fault::kNone, warpgroups), Float32Tolerance(kSum));
+    EXPECT_LE(ErrorInShared<Major::kMN>(Fault::kNone, warpgroups), Float32Tolerance(kSum));
+  }
+}
+
 // NaN is no less than anything.
 void ExpectWrong(Fault fault) {
   EXPECT_FALSE((ErrorOf<128, Major::kK>(fault) < 1e-3)) << static_cast<int>(fault);
@@ -226,6 +271,8 @@ TEST(CudaWarpgroups, EarlyAccessesAndWrongPlacesGiveWrongResults) {
     ExpectWrong(fault);
   }
   EXPECT_GT((ErrorOf<128, Major::kMN>(Fault::kOtherLeading)), 1e-3);
+  EXPECT_FALSE(ErrorInShared<Major::kK>(Fault::kLeftTileOverwrittenBeforeWait) < 1e-3);
+  EXPECT_GT(ErrorInShared<Major::kK>(Fault::kOtherStride), 1e-3);
 }
 
 // As the warps happen to advance.
@@ -273,6 +320,17 @@ TEST(CudaWarpgroupsDeathTest, AFaultyDescriptorIsFound) {
   ExpectDeath(Fault::kOffAtoms, "it is not on its atoms");
   ExpectDeath(Fault::kOtherStride, "a product reads shared memory at [0-9]+, of which the block");
   ExpectDeath(Fault::kBehindMemory, "a product reads shared memory at [0-9]+, of which the block");
+}
+
+TEST(CudaWarpgroupsDeathTest, SoIsOneOfALeftOperand) {
+  const auto expect_death = [](Fault fault, const char* message) {
+    EXPECT_DEATH(ErrorInShared<Major::kK>(fault), message);
+  };
+  expect_death(Fault::kOtherSwizzle, "with swizzle 2: it is not on its atoms");
+  expect_death(Fault::kOffAtoms, "it is not on its atoms");
+  expect_death(Fault::kBehindMemory, "a product reads shared memory at [0-9]+, of which the block");
+  expect_death(Fault::kOneLaneDiffers, "lanes 0 and 5 of warp 1 have issued different products");
+  expect_death(Fault::kOneWarpDiffers, "the warps of warpgroup 0 have issued different products");
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace twinstream::gpu {
 namespace {
 
-constexpr int kSum = 16, kWarpRows = 16, kWarpsOfGroup = 4;
+constexpr int kSum = 16, kWarpRows = 16, kWarpsOfGroup = 4, kGroupRows = 64;
 constexpr uint32_t kAtomBytes = 1024, kRowBytes = 128, kChunkBytes = 16;
 constexpr uint32_t kFirstAddress = 1024;  // of a block's own shared memory: a card keeps some
 constexpr size_t kMostColumns = 128;
@@ -77,12 +77,14 @@ struct Warp {
 
 // What all threads of a warpgroup have in common of a product.
 struct Shared {
-  uint64_t b;
+  uint64_t a, b;
   int column_tiles;
   Major major;
   bool accumulate;
 
-  static Shared Of(const IssuedProduct& p) { return {p.b, p.column_tiles, p.major, p.accumulate}; }
+  static Shared Of(const IssuedProduct& p) {
+    return {p.a_in_shared, p.b, p.column_tiles, p.major, p.accumulate};
+  }
   bool operator==(const Shared&) const = default;
 };
 
@@ -112,15 +114,14 @@ Thread& ThisThreadsProducts() {
   return block.threads[static_cast<size_t>(ThreadOfBlock())];
 }
 
-void CheckOperand(const Operand& b, const IssuedProduct& product) {
-  const uint32_t step = product.major == Major::kK ? 2 * kChunkBytes : kRowBytes;
-  Check(
-      b.swizzle == 1 && b.row_in_atom == 0 && b.stride % kAtomBytes == 0 &&
-          b.address % kAtomBytes % step == 0 && b.address % kAtomBytes < kRowBytes &&
-          (product.major == Major::kK || product.column_tiles <= 8 || b.leading % kAtomBytes == 0),
-      "kernel %s: a product of a matrix in shared memory at %d, off %d, %d bytes to the next "
-      "panel, %d to the next atom, with swizzle %d: it is not on its atoms",
-      KernelOfBlock(), b.address, b.row_in_atom, b.leading, b.stride, b.swizzle);
+void CheckOperand(const Operand& b, Major major, int columns) {
+  const uint32_t step = major == Major::kK ? 2 * kChunkBytes : kRowBytes;
+  Check(b.swizzle == 1 && b.row_in_atom == 0 && b.stride % kAtomBytes == 0 &&
+            b.address % kAtomBytes % step == 0 && b.address % kAtomBytes < kRowBytes &&
+            (major == Major::kK || columns <= 64 || b.leading % kAtomBytes == 0),
+        "kernel %s: a product of a matrix in shared memory at %d, off %d, %d bytes to the next "
+        "panel, %d to the next atom, with swizzle %d: it is not on its atoms",
+        KernelOfBlock(), b.address, b.row_in_atom, b.leading, b.stride, b.swizzle);
 }
 
 // Eight bf16 from an address before its permutation.
@@ -138,21 +139,23 @@ void LoadChunk(uint32_t address, float* to, size_t step) {
   }
 }
 
-using Right = std::array<std::array<float, kMostColumns>, kSum>;
+// [kSum, ..], or of a left operand the transpose.
+using Values = std::array<std::array<float, kMostColumns>, kSum>;
 
-void Load(Right& right, const Operand& b, const IssuedProduct& product) {
-  const auto columns = static_cast<uint32_t>(product.column_tiles) * 8;
-  if (product.major == Major::kK) {
-    for (uint32_t n = 0; n < columns; ++n) {
-      const uint32_t row = b.address + n / 8 * b.stride + n % 8 * kRowBytes;
-      LoadChunk(row, &right[0][n], kMostColumns);
-      LoadChunk(row + kChunkBytes, &right[8][n], kMostColumns);
+// Columns first .. first + columns - 1.
+void Load(Values& values, const Operand& from, Major major, uint32_t first, uint32_t columns) {
+  if (major == Major::kK) {
+    for (uint32_t i = 0; i < columns; ++i) {
+      const uint32_t n = first + i, row = from.address + n / 8 * from.stride + n % 8 * kRowBytes;
+      LoadChunk(row, &values[0][i], kMostColumns);
+      LoadChunk(row + kChunkBytes, &values[8][i], kMostColumns);
     }
   } else {
     for (uint32_t k = 0; k < kSum; ++k) {
-      const uint32_t row = b.address + k / 8 * b.stride + k % 8 * kRowBytes;
-      for (uint32_t n = 0; n < columns; n += 8) {
-        LoadChunk(row + n / 64 * b.leading + n % 64 / 8 * kChunkBytes, &right[k][n], 1);
+      const uint32_t row = from.address + k / 8 * from.stride + k % 8 * kRowBytes;
+      for (uint32_t i = 0; i < columns; i += 8) {
+        const uint32_t n = first + i;
+        LoadChunk(row + n / 64 * from.leading + n % 64 / 8 * kChunkBytes, &values[k][i], 1);
       }
     }
   }
@@ -161,21 +164,19 @@ void Load(Right& right, const Operand& b, const IssuedProduct& product) {
 // One product of a warp: the i-th of the oldest group of all its lanes.
 class WarpProduct {
  public:
-  WarpProduct(Thread* lanes, size_t i) : lanes_(lanes), i_(i) {}
+  WarpProduct(Thread* lanes, size_t i, size_t warp) : lanes_(lanes), i_(i), warp_(warp) {}
   const PendingProduct& Of(size_t lane) const { return lanes_[lane].groups.front()[i_]; }
 
   void Perform() const {
     const IssuedProduct& product = Of(0).issued;
-    Right right;
-    Load(right, Operand(product.b), product);
-    const size_t columns = static_cast<size_t>(product.column_tiles) * 8;
+    const auto columns = static_cast<uint32_t>(product.column_tiles) * 8;
+    Values left, right;
+    LoadLeft(left);
+    Load(right, Operand(product.b), product.major, 0, columns);
     for (size_t row = 0; row < kWarpRows; ++row) {
       std::array<float, kMostColumns> sums = {};
       for (size_t k = 0; k < kSum; ++k) {
-        // Holder 4 g + p has of rows g and g + 8 columns 2 p, 2 p + 1 and those 8 further on.
-        const uint32_t pair = Of(row % 8 * 4 + k % 8 / 2).a[row / 8 + k / 8 * 2];
-        const float left = k % 2 == 0 ? LowOf(pair) : HighOf(pair);
-        for (size_t n = 0; n < columns; ++n) sums[n] += left * right[k][n];
+        for (size_t n = 0; n < columns; ++n) sums[n] += left[k][row] * right[k][n];
       }
       for (size_t n = 0; n < columns; ++n) {
         const size_t lane = row % 8 * 4 + n % 8 / 2;
@@ -187,13 +188,29 @@ class WarpProduct {
   }
 
  private:
+  // The warp's rows.
+  void LoadLeft(Values& left) const {
+    const IssuedProduct& product = Of(0).issued;
+    if (product.a == nullptr) {
+      const auto first = static_cast<uint32_t>(warp_ % kWarpsOfGroup * kWarpRows);
+      return Load(left, Operand(product.a_in_shared), Major::kK, first, kWarpRows);
+    }
+    for (size_t row = 0; row < kWarpRows; ++row) {
+      for (size_t k = 0; k < kSum; ++k) {
+        // Holder 4 g + p has of rows g and g + 8 columns 2 p, 2 p + 1 and those 8 further on.
+        const uint32_t pair = Of(row % 8 * 4 + k % 8 / 2).a[row / 8 + k / 8 * 2];
+        left[k][row] = k % 2 == 0 ? LowOf(pair) : HighOf(pair);
+      }
+    }
+  }
   Accumulator& AccumulatorOf(size_t lane) const {
     return *std::find_if(lanes_[lane].accumulators.begin(), lanes_[lane].accumulators.end(),
                          [&](const Accumulator& a) { return a.d == Of(lane).issued.d; });
   }
   void Finish(size_t lane) const {
     const PendingProduct& product = Of(lane);
-    Check(std::equal(product.a.begin(), product.a.end(), product.issued.a),
+    Check(product.issued.a == nullptr ||
+              std::equal(product.a.begin(), product.a.end(), product.issued.a),
           "kernel %s: the left operand of a product changed before the wait for it",
           KernelOfBlock());
     Accumulator& accumulator = AccumulatorOf(lane);
@@ -207,7 +224,7 @@ class WarpProduct {
   }
 
   Thread* lanes_;
-  size_t i_;
+  size_t i_, warp_;
 };
 
 // All lanes wait for the same, and have issued the same, as the other warps of the warpgroup have.
@@ -256,14 +273,19 @@ void IssueProduct(const IssuedProduct& product) {
     return std::any_of(thread.fenced.begin(), thread.fenced.end(),
                        [&](const Registers& r) { return r.Hold(registers, size); });
   };
-  Check(fenced(product.d, bytes) && fenced(product.a, 4 * sizeof(uint32_t)),
-        "kernel %s: a product of registers without a fence since the last wait", KernelOfBlock());
+  Check(
+      fenced(product.d, bytes) && (product.a == nullptr || fenced(product.a, 4 * sizeof(uint32_t))),
+      "kernel %s: a product of registers without a fence since the last wait", KernelOfBlock());
   Check(UnfencedCopier() < 0,
         "kernel %s: a product after a barrier before which thread %d has not fenced its copies",
         KernelOfBlock(), UnfencedCopier());
-  CheckOperand(Operand(product.b), product);
+  CheckOperand(Operand(product.b), product.major, product.column_tiles * 8);
   PendingProduct pending = {product, {}};
-  std::copy_n(product.a, 4, pending.a.begin());
+  if (product.a == nullptr) {
+    CheckOperand(Operand(product.a_in_shared), Major::kK, kGroupRows);
+  } else {
+    std::copy_n(product.a, 4, pending.a.begin());
+  }
   thread.groups.back().push_back(pending);
   for (Accumulator& accumulator : thread.accumulators) {
     if (accumulator.d != product.d) continue;
@@ -290,7 +312,7 @@ void WaitForPendingProducts(int groups_left) {
   CheckAgreement(lanes, warp);
   while (static_cast<int>(lanes[0].groups.size()) - 1 > groups_left) {
     for (size_t i = 0; i < lanes[0].groups.front().size(); ++i) {
-      const WarpProduct product(lanes, i);
+      const WarpProduct product(lanes, i, warp);
       CheckAgreement(product.Of(0).issued, warp);
       product.Perform();
     }

@@ -20,7 +20,8 @@ namespace twinstream::gpu {
 struct IssuedProduct {
   float* d;
   int column_tiles;
-  const uint32_t* a;  // four
+  const uint32_t* a;  // four; null: it is in shared memory
+  uint64_t a_in_shared;
   uint64_t b;
   Major major;
   bool accumulate;

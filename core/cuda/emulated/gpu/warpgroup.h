@@ -39,6 +39,18 @@ void AddProduct(float (&d)[kColumnTiles][4], const uint32_t (&a)[4], MatrixInSha
   IssueProduct({.d = &d[0][0],
                 .column_tiles = static_cast<int>(kColumnTiles),
                 .a = a,
+                .a_in_shared = 0,
+                .b = b.descriptor,
+                .major = kMajor,
+                .accumulate = accumulate});
+}
+template <Major kMajor>
+void AddProduct(float (&d)[8][4], MatrixInShared<Major::kK> a, MatrixInShared<kMajor> b,
+                bool accumulate) {
+  IssueProduct({.d = &d[0][0],
+                .column_tiles = 8,
+                .a = nullptr,
+                .a_in_shared = a.descriptor,
                 .b = b.descriptor,
                 .major = kMajor,
                 .accumulate = accumulate});

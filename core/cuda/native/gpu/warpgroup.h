@@ -122,4 +122,27 @@ __device__ void AddProduct(float (&d)[16][4], const uint32_t (&a)[4], MatrixInSh
         "n"(kMajor == Major::kMN ? 1 : 0));
 }
 
+// The same of a in shared memory, all 64 rows.
+template <Major kMajor>
+__device__ void AddProduct(float (&d)[8][4], MatrixInShared<Major::kK> a, MatrixInShared<kMajor> b,
+                           bool accumulate) {
+  asm volatile(
+      "{\n"
+      ".reg .pred accumulate;\n"
+      "setp.ne.b32 accumulate, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, accumulate, 1, 1, 0, %35;\n"
+      "}"
+      : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]), "+f"(d[1][0]), "+f"(d[1][1]),
+        "+f"(d[1][2]), "+f"(d[1][3]), "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
+        "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]), "+f"(d[4][0]), "+f"(d[4][1]),
+        "+f"(d[4][2]), "+f"(d[4][3]), "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
+        "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]), "+f"(d[7][0]), "+f"(d[7][1]),
+        "+f"(d[7][2]), "+f"(d[7][3])
+      : "l"(a.descriptor), "l"(b.descriptor), "r"(int{accumulate}),
+        "n"(kMajor == Major::kMN ? 1 : 0));
+}
+
 }  // namespace twinstream::gpu
