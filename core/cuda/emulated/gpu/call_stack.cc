@@ -1,5 +1,7 @@
 #include "core/cuda/emulated/gpu/call_stack.h"
 
+#include "core/check.h"
+
 __asm__(R"(
 .text
 .globl TwinstreamSwitchStack
@@ -25,6 +27,7 @@ TwinstreamSwitchStack:
 namespace twinstream::gpu {
 
 CallStack::CallStack(void (*enter)()) {
+  Check(pages_.exists(), "no memory for the stack of an emulated thread");
   void** top = reinterpret_cast<void**>(pages_.end());
   *--top = nullptr;  // enter's return address
   *--top = reinterpret_cast<void*>(enter);

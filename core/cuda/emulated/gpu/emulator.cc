@@ -182,6 +182,7 @@ void Block::PrepareSharedMemory(int64_t bytes) {
   const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
   if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
     shared_memory_ = std::make_unique<GuardedPages>(rounded);
+    Check(shared_memory_->exists(), "no memory for the shared memory of an emulated block");
   }
   shared_begin_ = shared_memory_->end() - rounded;
   shared_end_ = shared_begin_ + bytes;
