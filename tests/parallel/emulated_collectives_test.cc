@@ -1,6 +1,5 @@
 // CudaCollectives, the network of cards, on emulated ones: each rank has its own.
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -9,7 +8,6 @@
 
 #include "core/cuda/collectives.h"
 #include "core/cuda/device.h"
-#include "core/cuda/emulated/nccl_control.h"
 #include "core/cuda/emulated/runtime.h"
 #include "gtest/gtest.h"
 #include "parallel/device_communicator.h"
@@ -117,7 +115,7 @@ TEST_F(CudaCollectivesTest, AreNotTimedWhileTheDeviceIsBusy) {
   group->AllReduce(Tensor(storage.data(), DType::kF32, {1}), Reduction::kSum);
   gpu::AllowWork(device.stream(), done);  // and all that need not wait for it goes on
   Pause(0.8);
-  gpu::AllowWork(device.stream(), std::numeric_limits<int64_t>::max());
+  gpu::AllowWork(device.stream(), gpu::kAllWork);
 }
 
 // Memory of the device for rounded sums alone.
