@@ -166,17 +166,6 @@ TEST(CudaEmulatorDeathTest, AWriteOutsideOfAnAllocationIsFound) {
   EXPECT_DEATH(WriteInDeviceMemory(-1), "a kernel wrote in front of 12 bytes");
 }
 
-TEST(CudaEmulatorDeathTest, AHostThatWaitsForWorkThatIsBeingRecordedIsFound) {
-  CudaDevice device(/*card=*/0);
-  const Storage memory(device, sizeof(float));
-  const Tensor tensor(memory.data(), DType::kF32, {1});
-  float value = 0;
-  EXPECT_DEATH(device.Record([&] { device.CopyOut(&value, tensor); }), "the host reads while");
-  EXPECT_DEATH(device.Record([&] { device.CopyIn(tensor, &value); }), "the host writes while");
-  EXPECT_DEATH(device.Record([&] { device.Synchronize(); }), "the host waits while");
-  EXPECT_DEATH(device.Record([&] { device.Allocate(1); }), "memory is allocated while");
-}
-
 void WriteShared(int64_t index) { SharedMemory<float>()[index] = 1; }
 
 TEST(CudaEmulatorDeathTest, AnAccessOutsideOfSharedMemoryIsFound) {

@@ -128,9 +128,17 @@ TEST_F(CudaOrderTest, ABrokenRecordingIsNoneAndLeavesTheDeviceAsItWas) {
 
 using CudaOrderDeathTest = CudaOrderTest;
 
-// So are waits and copies: emulated_gpu_test.cc.
-TEST_F(CudaOrderDeathTest, MemoryAndRecordingsAreForbiddenInARecording) {
+TEST_F(CudaOrderDeathTest, MemoryWaitsAndRecordingsAreForbiddenInARecording) {
   const auto die = [&](absl::FunctionRef<void()> issue) { device_.Record(issue); };
+  float value = 0;
+  EXPECT_DEATH(die([&] { device_.CopyOut(&value, a()); }),
+               "the host reads while the device records its work");
+  EXPECT_DEATH(die([&] { device_.CopyIn(a(), &value); }),
+               "the host writes while the device records its work");
+  EXPECT_DEATH(die([&] { device_.Synchronize(); }),
+               "the host waits while the device records its work");
+  EXPECT_DEATH(die([&] { device_.Allocate(16); }),
+               "memory is allocated while the device records its work");
   std::byte* const data = device_.Allocate(16);
   std::byte* const host = device_.AllocateHost(16);
   EXPECT_DEATH(die([&] { device_.Free(data, 16); }),
