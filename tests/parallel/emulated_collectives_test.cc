@@ -16,6 +16,7 @@
 #include "tests/testing/collective_checks.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/uploaded_communicator.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream::testing {
 namespace {
@@ -140,11 +141,7 @@ TEST_F(CudaCollectivesTest, TakeAndLeaveWhatTheirWorkNeeds) {
 
 // ---- Rounded sums that take several rounds of their scratch memory.
 
-// Element i of rank r: magnitudes far apart, so that another order of summation has other bits.
-float Addend(int rank, int64_t i) {
-  const uint32_t hash = static_cast<uint32_t>(i * kMostRanks + rank + 1) * 2654435761U;
-  return (static_cast<float>(hash >> 8) / (1 << 24) - 0.5F) * static_cast<float>(1 << (hash % 20));
-}
+float Addend(int rank, int64_t i) { return FarApart(i * kMostRanks + rank); }
 
 struct Piece {
   int64_t begin = 0, elements = 0;
