@@ -177,7 +177,8 @@ void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
   BeginPendingProducts();
 }
 
-// Aligned to 128 bytes; the guard page is as near to its end as that allows.
+// Aligned to 128 bytes, so that the guard page is near to its end: to 1024, as a card's, only as
+// products of warpgroups address it (AddressInShared).
 void Block::PrepareSharedMemory(int64_t bytes) {
   const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
   if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
