@@ -1,9 +1,10 @@
 // What attention.cu hands to a library or to products of warpgroups, and how a call is cut into
 // parts for a library.
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/attention_part.h"

@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "core/cuda/rounded_sums.h"
 #include "gtest/gtest.h"
 #include "tests/testing/vectors.h"

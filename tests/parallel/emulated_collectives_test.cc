@@ -2,7 +2,6 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
