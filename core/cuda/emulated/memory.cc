@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/guarded_pages.h"
 #include "core/cuda/emulated/runtime.h"
 #include "core/cuda/emulated/streams.h"
-#include "gpu/guarded_pages.h"
 
 namespace twinstream::gpu {
 namespace {

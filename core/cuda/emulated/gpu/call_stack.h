@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "gpu/guarded_pages.h"
+#include "core/cuda/emulated/guarded_pages.h"
 
 // Saves the callee-saved registers and the stack pointer of the running stack in *from, goes on
 // where `to` was left.

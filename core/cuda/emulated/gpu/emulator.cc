@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/guarded_pages.h"
 #include "core/cuda/workspace.h"
 #include "gpu/call_stack.h"
-#include "gpu/guarded_pages.h"
 #include "gpu/pending_products.h"
 
 namespace twinstream::gpu {
