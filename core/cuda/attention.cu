@@ -86,13 +86,18 @@ bool FitsTensorCores(const AttentionArguments& a) {
                       a.dv.data);
 }
 
+// Of those, whether products of warpgroups do them.
+bool FitsWarpgroups(const AttentionArguments& a, const Card& card) {
+  return card.warpgroup_products && a.D <= 128;
+}
+
 void Forward(const AttentionArguments& arguments, int64_t batch, const Card& card,
              gpu::Stream stream) {
   const int64_t heads = batch * arguments.H;
   if (heads == 0 || arguments.query_begin == arguments.query_end) return;
   if (!FitsTensorCores(arguments)) {
     LaunchFloatForward(arguments, heads, stream);
-  } else if (card.warpgroup_products && arguments.D <= 128) {
+  } else if (FitsWarpgroups(arguments, card)) {
     LaunchWarpgroupForward(arguments, heads, stream);
   } else {
     LaunchTensorForward(arguments, heads, stream);
@@ -113,7 +118,7 @@ void BackwardOfHeads(const AttentionArguments& arguments, int64_t key_heads, con
   if (!FitsTensorCores(arguments)) {
     LaunchFloatQueryGradient(arguments, key_heads, stream);
     LaunchFloatKeyGradient(arguments, key_heads, stream);
-  } else if (card.warpgroup_products && arguments.D <= 128) {
+  } else if (FitsWarpgroups(arguments, card)) {
     LaunchWarpgroupQueryGradient(arguments, key_heads, stream);
     LaunchWarpgroupKeyGradient(arguments, key_heads, stream);
   } else {

@@ -5,12 +5,12 @@
 // of dk, so that the tensor cores always have work. Floor, of an H100 (990 TFLOP/s are 4096 FLOPs a
 // clock and multiprocessor), for 128 keys and 64 queries of 128 columns:
 //   products: 8 D FLOPs a score, 8.4 MFLOP, 2048 clocks
-//   shared memory: 224 KB at 128 bytes a clock, 1792 clocks: the half of the products whose left
-//   operands are there too reads all of that, the other half 64 bytes a clock; the copies write 32
-//   KB exponentials: 8192, 16 a clock: 512 clocks; with 64 columns too, beside 1024 of products
+//   shared memory: 224 KB, 1792 clocks of 128 bytes: half of the products have their left operands
+//   there too and read 128 bytes a clock, the other half 64; the copies write 32 KB
+//   exponentials: 8192, 16 a clock: 512 clocks; with 64 columns too, beside 1024 of products
 //   second-level cache: 32 KB; at its about 5.5 TB/s 256 FLOPs a byte are more than the rate
 // so the products' rate is the limit, but with little to spare of shared memory; and of the first
-// tile on the diagonal half, of the second a quarter is masked.
+// tile on the diagonal three quarters, of the second one quarter is masked.
 #include <cstdint>
 #include <type_traits>
 

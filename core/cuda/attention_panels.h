@@ -3,7 +3,6 @@
 // its function returns.
 #pragma once
 
-#include <cstdint>
 #include <type_traits>
 
 #include "core/cuda/attention_tiles.h"

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdint>
 
 #include "core/cuda/attention.h"
 #include "core/cuda/tiles.h"

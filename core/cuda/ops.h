@@ -23,8 +23,8 @@ struct Card {
 
 class CudaOps final : public Ops {
  public:
-  // card: of the stream. `workspace` outlives the ops and is theirs alone. fused: made
-  // for the same stream and workspace, or null.
+  // card: the stream's. `workspace` outlives the ops and is theirs alone. fused: made for the same
+  // stream and workspace, or null.
   CudaOps(gpu::Stream stream, const Card& card, Workspace workspace,
           std::unique_ptr<FusedAttention> fused)
       : stream_(stream),
@@ -33,6 +33,7 @@ class CudaOps final : public Ops {
         products_(MakeMatrixProducts(stream)),
         fused_(std::move(fused)) {}
 
+  const Card& card() const { return card_; }
   const FusedAttention* fused() const { return fused_.get(); }
 
   void Matmul(Tensor out, Tensor a, Tensor b, MatmulOptions options) const override;

@@ -208,7 +208,7 @@ struct Parts {
   void ForEachRectangle(F f) {
     for (size_t p = 0; p < parts.size(); ++p) {
       for (size_t earlier = 0; earlier < p; ++earlier) {
-        const int64_t T = parts[p].shape.sequence, query = T / 3, key = 1 + T / 2;
+        const int64_t T = parts[p].shape.sequence, query = T / 3, key = 1 + T / 6;
         f(parts[p], parts[earlier], AttentionRectangle{0, query, 0, key});
         f(parts[p], parts[earlier], AttentionRectangle{0, query, key, T});
         f(parts[p], parts[earlier], AttentionRectangle{query, T, key, T});
@@ -234,11 +234,10 @@ struct Parts {
 
 class CpuAttentionOfParts : public ::testing::TestWithParam<AttentionShape> {};
 
-void ExpectMergesIntoTheWhole(const AttentionShape& shape, Types types) {
+void ExpectMergesIntoTheWhole(const AttentionShape& shape, Types types, int64_t parts = 3) {
   SCOPED_TRACE(NameOf(types));
-  constexpr int64_t kParts = 3;
   AttentionShape whole_shape = shape;
-  whole_shape.sequence *= kParts;
+  whole_shape.sequence *= parts;
   const Attention whole(whole_shape, 1, types);
   Parts cut(shape, whole);
   cut.Run(testing::TestedOps());
@@ -248,12 +247,12 @@ void ExpectMergesIntoTheWhole(const AttentionShape& shape, Types types) {
       ReferenceAttentionBackward(whole_shape, whole.inputs(), ToDouble(whole.dout));
   const int64_t B = shape.batch, T = shape.sequence, H = shape.heads, K = shape.kv_heads,
                 D = shape.head_dim;
-  // A row of the last part is written once and merged into by four rectangles, rounded each time;
-  // as often is a gradient, after the out that dO . O is taken of.
+  // Of three parts, a row of the last is written once and merged into by four rectangles, rounded
+  // each time; as often is a gradient, after the out that dO . O is taken of.
   const int64_t terms = whole_shape.sequence + D;
   const double tolerance = Tolerance(types.operands, terms, 5),
                gradient_tolerance = Tolerance(types.operands, terms, 10);
-  for (int64_t p = 0; p < kParts; ++p) {
+  for (int64_t p = 0; p < parts; ++p) {
     const Attention& part = cut.parts[static_cast<size_t>(p)];
     const auto error = [&](const std::vector<float>& actual, const std::vector<double>& all,
                            int64_t outer, int64_t inner) {
@@ -282,6 +281,16 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(CpuAttentionMerge, TakesFloat32ResultsOfBFloat16) {
   ExpectMergesIntoTheWhole({.batch = 1, .sequence = 5, .heads = 2, .kv_heads = 1, .head_dim = 24},
                            {.operands = DType::kBF16, .results = DType::kF32});
+}
+
+// More than a tile of them, the last one not full, and heads that fill a tile's rows or do not.
+// Results are those of ring attention: float32 until they are complete.
+TEST(CpuAttentionMerge, TakesManyKeysOfWideHeads) {
+  for (const int64_t head_dim : {80, 128}) {
+    ExpectMergesIntoTheWhole(
+        {.batch = 1, .sequence = 160, .heads = 2, .kv_heads = 1, .head_dim = head_dim},
+        {.operands = DType::kBF16, .results = DType::kF32}, /*parts=*/2);
+  }
 }
 
 // More tiles of keys than a kernel has room for at a time.

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/device.h"
@@ -97,6 +98,16 @@ TEST(CudaBackendTest, ADeviceIsOnItsCard) {
   EXPECT_EQ(device->name(), "cuda");
   EXPECT_EQ(dynamic_cast<const CudaDevice&>(*device).card(), 1);
   EXPECT_TRUE(gpu::IsInUse(1));
+}
+
+TEST(CudaBackendTest, OnlyCardsOfCapabilityNineHaveProductsOfWarpgroups) {
+  for (const auto& [major, minor] : {std::pair{8, 0}, {9, 0}, {9, 1}, {10, 0}, {12, 0}}) {
+    gpu::SetEmulatedHost({.capability_major = major, .capability_minor = minor});
+    const CudaDevice device(/*card=*/0);
+    EXPECT_EQ(dynamic_cast<const CudaOps&>(device.ops()).card().warpgroup_products,
+              major == 9 && minor == 0)
+        << major << "." << minor;
+  }
 }
 
 // A program of its own: what has been set or used by one stays so.

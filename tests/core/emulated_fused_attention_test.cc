@@ -1,11 +1,15 @@
-// What attention.cu hands to a library, and how a call is cut into parts for one.
-#include <algorithm>
+// What attention.cu hands to a library or to products of warpgroups, and how a call is cut into
+// parts for a library.
 #include <cmath>
+#include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/attention_part.h"
 #include "core/cuda/device.h"
+#include "core/cuda/emulated/runtime.h"
 #include "core/cuda/fused_attention.h"
 #include "core/cuda/ops.h"
 #include "core/device.h"
@@ -13,6 +17,8 @@
 
 namespace twinstream {
 namespace {
+
+using ::testing::ExitedWithCode;
 
 // Of a library, of which it does nothing: its calls.
 struct Calls {
@@ -67,6 +73,7 @@ class Attention {
     ops.AttentionForward(shape_, t_);
     ops.AttentionBackward(shape_, t_, g_);
   }
+  void RunBackward() { Ops(nullptr).AttentionBackward(shape_, t_, g_); }
   void RunRectangle(std::unique_ptr<FusedAttention> fused) {
     const CudaOps ops = Ops(std::move(fused));
     const AttentionRectangle all = {.query_end = shape_.sequence, .key_end = shape_.sequence};
@@ -160,6 +167,31 @@ TEST(FusedAttention, LeavesTheRestToOurKernels) {
   const std::vector<std::byte> results = ours.Results();
   EXPECT_NE(results, std::vector<std::byte>(results.size()));
   EXPECT_EQ(refused.Results(), results);
+}
+
+// On a card without them, such products end the process.
+TEST(WarpgroupAttentionDeathTest, HasHeadsOfUpTo128OfBFloat16) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto run = [](auto run_form, int64_t head_dim, DType operands) {
+    gpu::SetEmulatedHost({.capability_major = 8, .capability_minor = 0});
+    Attention attention(ShapeOf(head_dim), {.operands = operands, .results = DType::kF32});
+    run_form(attention);
+    attention.Results();
+    std::exit(0);
+  };
+  const auto died = [](const std::string& kernel) {
+    return kernel + ": products of warpgroups on a card of compute capability 8.0";
+  };
+  const auto triangle = [](Attention& attention) { attention.RunTriangle(nullptr); };
+  const auto rectangle = [](Attention& attention) { attention.RunRectangle(nullptr); };
+  const auto backward = [](Attention& attention) { attention.RunBackward(); };
+  for (const int64_t head_dim : {8, 128}) {
+    EXPECT_EXIT(run(triangle, head_dim, DType::kBF16), ExitedWithCode(1), died("Forward"));
+    EXPECT_EXIT(run(rectangle, head_dim, DType::kBF16), ExitedWithCode(1), died("Forward"));
+    EXPECT_EXIT(run(backward, head_dim, DType::kBF16), ExitedWithCode(1), died("QueryGradient"));
+  }
+  EXPECT_EXIT(run(triangle, 136, DType::kBF16), ExitedWithCode(0), "");
+  EXPECT_EXIT(run(triangle, 64, DType::kF32), ExitedWithCode(0), "");
 }
 
 // The query heads of all parts, b H + h, as they come; their places in every tensor are checked.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -164,17 +163,6 @@ TEST(CudaEmulatorDeathTest, AWriteOutsideOfAnAllocationIsFound) {
   EXPECT_DEATH(WriteInDeviceMemory(3), "a kernel wrote behind the end of 12 bytes");
   EXPECT_DEATH(WriteInDeviceMemory(4), "");  // a segmentation fault
   EXPECT_DEATH(WriteInDeviceMemory(-1), "a kernel wrote in front of 12 bytes");
-}
-
-TEST(CudaEmulatorDeathTest, AHostThatWaitsForWorkThatIsBeingRecordedIsFound) {
-  CudaDevice device(/*card=*/0);
-  const Storage memory(device, sizeof(float));
-  const Tensor tensor(memory.data(), DType::kF32, {1});
-  float value = 0;
-  EXPECT_DEATH(device.Record([&] { device.CopyOut(&value, tensor); }), "the host reads while");
-  EXPECT_DEATH(device.Record([&] { device.CopyIn(tensor, &value); }), "the host writes while");
-  EXPECT_DEATH(device.Record([&] { device.Synchronize(); }), "the host waits while");
-  EXPECT_DEATH(device.Record([&] { device.Allocate(1); }), "memory is allocated while");
 }
 
 void WriteShared(int64_t index) { SharedMemory<float>()[index] = 1; }

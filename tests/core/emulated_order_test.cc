@@ -1,6 +1,5 @@
 // The order of CudaDevice's work with that of a device beside it, and of recorded work, on an
 // emulated card. Its memory is the host's, so tests see what has been done so far.
-#include <limits>
 #include <memory>
 
 #include "core/cuda/device.h"
@@ -10,8 +9,6 @@
 
 namespace twinstream::testing {
 namespace {
-
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
 
 class CudaOrderTest : public ::testing::Test {
  protected:
@@ -25,7 +22,7 @@ class CudaOrderTest : public ::testing::Test {
     device_.CopyIn(b(), &one);
     Allow(Issued());
   }
-  void TearDown() override { Allow(kAll); }
+  void TearDown() override { Allow(gpu::kAllWork); }
 
   int64_t Issued() const { return gpu::PiecesIssued(device_.stream()); }
   // The device does so much of its work; the one beside it does all that it can.
@@ -67,9 +64,9 @@ TEST_F(CudaOrderTest, WorkWaitsForAMarkOfTheDeviceBeside) {
   beside_->ops().Scale(b(), 5);
   network().Await(*beside_->network(), beside_->network()->Mark());
   device_.ops().Add(a(), b());
-  Allow(kAll);
+  Allow(gpu::kAllWork);
   EXPECT_EQ(ValueOf(a()), 1);
-  gpu::AllowWork(stream, kAll);
+  gpu::AllowWork(stream, gpu::kAllWork);
   EXPECT_EQ(ValueOf(a()), 6);
 }
 
@@ -131,9 +128,17 @@ TEST_F(CudaOrderTest, ABrokenRecordingIsNoneAndLeavesTheDeviceAsItWas) {
 
 using CudaOrderDeathTest = CudaOrderTest;
 
-// So are waits and copies: emulated_gpu_test.cc.
-TEST_F(CudaOrderDeathTest, MemoryAndRecordingsAreForbiddenInARecording) {
+TEST_F(CudaOrderDeathTest, MemoryWaitsAndRecordingsAreForbiddenInARecording) {
   const auto die = [&](absl::FunctionRef<void()> issue) { device_.Record(issue); };
+  float value = 0;
+  EXPECT_DEATH(die([&] { device_.CopyOut(&value, a()); }),
+               "the host reads while the device records its work");
+  EXPECT_DEATH(die([&] { device_.CopyIn(a(), &value); }),
+               "the host writes while the device records its work");
+  EXPECT_DEATH(die([&] { device_.Synchronize(); }),
+               "the host waits while the device records its work");
+  EXPECT_DEATH(die([&] { device_.Allocate(16); }),
+               "memory is allocated while the device records its work");
   std::byte* const data = device_.Allocate(16);
   std::byte* const host = device_.AllocateHost(16);
   EXPECT_DEATH(die([&] { device_.Free(data, 16); }),

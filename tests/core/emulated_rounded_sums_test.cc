@@ -1,19 +1,11 @@
+#include <vector>
+
 #include "core/cuda/rounded_sums.h"
 #include "gtest/gtest.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream {
 namespace {
-
-// Magnitudes far apart, so that another order of summation has other bits.
-std::vector<float> Values(int64_t elements, int seed) {
-  std::vector<float> values;
-  for (int64_t i = 0; i < elements; ++i) {
-    const auto hash = static_cast<uint32_t>(i * 31 + seed + 1) * 2654435761U;
-    values.push_back((static_cast<float>(hash >> 8) / (1 << 24) - 0.5F) *
-                     static_cast<float>(1 << (hash % 20)));
-  }
-  return values;
-}
 
 // Nothing, less than a block, many blocks and some more; rows further apart than their elements.
 TEST(RoundedSums, AreTakenInTheOrderOfTheRanksAndInFloat32) {
@@ -23,7 +15,8 @@ TEST(RoundedSums, AreTakenInTheOrderOfTheRanksAndInFloat32) {
     std::vector<BFloat16> addends(static_cast<size_t>(kRanks * stride));
     std::vector<float> expected(static_cast<size_t>(elements));
     for (int r = 0; r < kRanks; ++r) {
-      const std::vector<float> values = Values(elements, r);
+      std::vector<float> values;
+      for (int64_t i = 0; i < elements; ++i) values.push_back(testing::FarApart(i * kRanks + r));
       RoundValues(addends.data() + r * stride, values.data(), elements, gpu::Stream());
       for (size_t i = 0; i < values.size(); ++i) {
         const BFloat16 rounded = RoundToBFloat16(values[i]);

@@ -1,5 +1,7 @@
 // The CUDA backend on the emulated cards (core/cuda/emulated). Ranks share the one that there is,
 // unless a test sets another host.
+#include <memory>
+
 #include "core/cuda/factory.h"
 #include "tests/devices/uploaded_ops.h"
 #include "tests/testing/tested_device.h"

@@ -1,15 +1,12 @@
 // CudaCollectives, the network of cards, on emulated ones: each rank has its own.
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <numeric>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/cuda/collectives.h"
 #include "core/cuda/device.h"
-#include "core/cuda/emulated/nccl_control.h"
 #include "core/cuda/emulated/runtime.h"
 #include "gtest/gtest.h"
 #include "parallel/device_communicator.h"
@@ -18,6 +15,7 @@
 #include "tests/testing/collective_checks.h"
 #include "tests/testing/run_ranks.h"
 #include "tests/testing/uploaded_communicator.h"
+#include "tests/testing/vectors.h"
 
 namespace twinstream::testing {
 namespace {
@@ -117,7 +115,7 @@ TEST_F(CudaCollectivesTest, AreNotTimedWhileTheDeviceIsBusy) {
   group->AllReduce(Tensor(storage.data(), DType::kF32, {1}), Reduction::kSum);
   gpu::AllowWork(device.stream(), done);  // and all that need not wait for it goes on
   Pause(0.8);
-  gpu::AllowWork(device.stream(), std::numeric_limits<int64_t>::max());
+  gpu::AllowWork(device.stream(), gpu::kAllWork);
 }
 
 // Memory of the device for rounded sums alone.
@@ -142,11 +140,7 @@ TEST_F(CudaCollectivesTest, TakeAndLeaveWhatTheirWorkNeeds) {
 
 // ---- Rounded sums that take several rounds of their scratch memory.
 
-// Element i of rank r: magnitudes far apart, so that another order of summation has other bits.
-float Addend(int rank, int64_t i) {
-  const uint32_t hash = static_cast<uint32_t>(i * kMostRanks + rank + 1) * 2654435761U;
-  return (static_cast<float>(hash >> 8) / (1 << 24) - 0.5F) * static_cast<float>(1 << (hash % 20));
-}
+float Addend(int rank, int64_t i) { return FarApart(i * kMostRanks + rank); }
 
 struct Piece {
   int64_t begin = 0, elements = 0;

@@ -15,6 +15,11 @@ std::vector<float> RandomFloats(int64_t count, uint64_t seed, DType dtype) {
   return values;
 }
 
+float FarApart(int64_t number) {
+  const uint32_t hash = static_cast<uint32_t>(number + 1) * 2654435761U;
+  return (static_cast<float>(hash >> 8) / (1 << 24) - 0.5F) * static_cast<float>(1 << (hash % 20));
+}
+
 Lent::Lent(std::vector<float>& values, const Shape& shape, DType dtype) : values_(values) {
   if (dtype == DType::kF32) {
     tensor_ = View(values, shape);

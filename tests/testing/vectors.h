@@ -19,6 +19,10 @@ Tensor View(std::vector<T>& values, const Shape& shape) {
 // Standard normal values, each of which `dtype` (float32 or bf16) holds exactly.
 std::vector<float> RandomFloats(int64_t count, uint64_t seed, DType dtype = DType::kF32);
 
+// Value `number` of others, whose magnitudes are far apart: another order of summation has other
+// bits.
+float FarApart(int64_t number);
+
 // The dtypes that activations may have.
 constexpr DType kActivationTypes[] = {DType::kF32, DType::kBF16};
 

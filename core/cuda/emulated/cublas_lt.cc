@@ -6,7 +6,7 @@
 #include <bit>
 #include <cstring>
 
-#include "core/cuda/emulated/runtime.h"
+#include "core/check.h"
 #include "core/cuda/emulated/streams.h"
 #include "core/device.h"
 #include "core/ops.h"

@@ -1,7 +1,5 @@
 // Memory of the emulated cards, and page-locked memory of the host: the host's, each allocation
 // between pages that nobody may touch.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,13 +9,13 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/guarded_pages.h"
 #include "core/cuda/emulated/runtime.h"
 #include "core/cuda/emulated/streams.h"
 
 namespace twinstream::gpu {
 namespace {
 
-constexpr size_t kPage = 4096;
 constexpr std::byte kCanary{0xA5};
 constexpr int kOfHost = -1;
 
@@ -27,15 +25,15 @@ bool IsCanary(const std::byte* begin, const std::byte* end) {
   return std::all_of(begin, end, [](std::byte b) { return b == kCanary; });
 }
 
-// Ends, but for the rounding to its alignment, where its guard page begins.
+// Ends, but for the rounding to its alignment, where its pages do.
 struct Allocation {
+  std::unique_ptr<GuardedPages> pages;
   size_t bytes = 0;
   int card = kOfHost;
 
-  size_t pages() const { return RoundUp(bytes, kPage); }
   // As CUDA promises where that leaves no gap, else less: the guard page is nearer.
   size_t alignment() const { return bytes % 256 == 0 ? 256 : 16; }
-  std::byte* GuardOf(std::byte* data) const { return data + RoundUp(bytes, alignment()); }
+  std::byte* begin() const { return pages->end() - RoundUp(bytes, alignment()); }
 };
 
 struct Memory {
@@ -65,23 +63,27 @@ Memory& TheMemory() {
 }
 
 // Like Free, uses the thread's current card, whatever the memory is.
-cudaError_t Allocate(void** data, const Allocation& allocation) {
+cudaError_t Allocate(void** data, size_t bytes, int card) {
   *data = nullptr;
   CurrentCard();
   if (IsCapturing()) return CaptureForbidsIt();
-  if (allocation.bytes == 0) return cudaSuccess;
-  void* const mapping = mmap(nullptr, allocation.pages() + kPage, PROT_READ | PROT_WRITE,
-                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) return Failed(cudaErrorMemoryAllocation);
-  auto* const first = static_cast<std::byte*>(mapping);
-  std::byte* const guard = first + allocation.pages();
-  Check(mprotect(guard, kPage, PROT_NONE) == 0, "mprotect failed");
-  std::fill(first, guard, kCanary);
-  std::byte* const begin = guard - RoundUp(allocation.bytes, allocation.alignment());
+  if (bytes == 0) return cudaSuccess;
+  Allocation allocation = {std::make_unique<GuardedPages>(bytes), bytes, card};
+  if (!allocation.pages->exists()) return Failed(cudaErrorMemoryAllocation);
+  std::fill(allocation.pages->begin(), allocation.pages->end(), kCanary);
+  std::byte* const begin = allocation.begin();
   const std::lock_guard lock(TheMemory().mutex);
-  TheMemory().allocations[begin] = allocation;
+  TheMemory().allocations[begin] = std::move(allocation);
   *data = begin;
   return cudaSuccess;
+}
+
+void CheckCanaries(const Allocation& allocation) {
+  const std::byte* const begin = allocation.begin();
+  Check(IsCanary(allocation.pages->begin(), begin), "a kernel wrote in front of %d bytes",
+        allocation.bytes);
+  Check(IsCanary(begin + allocation.bytes, allocation.pages->end()),
+        "a kernel wrote behind the end of %d bytes", allocation.bytes);
 }
 
 // As CUDA does, waits for all that the card has been given.
@@ -89,26 +91,17 @@ cudaError_t Free(void* data, bool of_host) {
   CurrentCard();
   if (IsCapturing()) return CaptureForbidsIt();
   if (data == nullptr) return cudaSuccess;
-  auto* const begin = static_cast<std::byte*>(data);
-  Allocation allocation;
-  {
-    const std::lock_guard lock(TheMemory().mutex);
-    const auto found = TheMemory().allocations.find(begin);
-    if (found == TheMemory().allocations.end() || (found->second.card == kOfHost) != of_host) {
-      return Failed(cudaErrorInvalidValue);
-    }
-    allocation = found->second;
+  std::unique_lock lock(TheMemory().mutex);
+  const auto found = TheMemory().allocations.find(static_cast<std::byte*>(data));
+  if (found == TheMemory().allocations.end() || (found->second.card == kOfHost) != of_host) {
+    return Failed(cudaErrorInvalidValue);
   }
-  const cudaError_t error = AwaitCard(of_host ? CurrentCard() : allocation.card);
-  if (error != cudaSuccess) return error;
-  std::byte* const guard = allocation.GuardOf(begin);
-  std::byte* const first = guard - allocation.pages();
-  Check(IsCanary(first, begin), "a kernel wrote in front of %d bytes", allocation.bytes);
-  Check(IsCanary(begin + allocation.bytes, guard), "a kernel wrote behind the end of %d bytes",
-        allocation.bytes);
-  const std::lock_guard lock(TheMemory().mutex);
-  TheMemory().allocations.erase(begin);
-  munmap(first, allocation.pages() + kPage);
+  const int card = of_host ? CurrentCard() : found->second.card;
+  lock.unlock();
+  if (const cudaError_t error = AwaitCard(card); error != cudaSuccess) return error;
+  lock.lock();
+  CheckCanaries(found->second);
+  TheMemory().allocations.erase(found);
   return cudaSuccess;
 }
 
@@ -153,12 +146,12 @@ cudaError_t cudaMalloc(void** data, size_t bytes) {
   *data = nullptr;
   if (const cudaError_t error = cudaMemGetInfo(&free, &total); error != cudaSuccess) return error;
   if (bytes > free) return Failed(cudaErrorMemoryAllocation);
-  return Allocate(data, {.bytes = bytes, .card = CurrentCard()});
+  return Allocate(data, bytes, CurrentCard());
 }
 
 cudaError_t cudaFree(void* data) { return Free(data, /*of_host=*/false); }
 
-cudaError_t cudaMallocHost(void** data, size_t bytes) { return Allocate(data, {.bytes = bytes}); }
+cudaError_t cudaMallocHost(void** data, size_t bytes) { return Allocate(data, bytes, kOfHost); }
 
 cudaError_t cudaFreeHost(void* data) { return Free(data, /*of_host=*/true); }
 

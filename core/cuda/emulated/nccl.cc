@@ -15,7 +15,7 @@
 #include "core/check.h"
 #include "core/cuda/emulated/nccl_calls.h"
 #include "core/cuda/emulated/nccl_clique.h"
-#include "core/cuda/emulated/nccl_control.h"
+#include "core/cuda/emulated/runtime.h"
 #include "core/cuda/emulated/streams.h"
 
 // One rank of a clique.

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "core/bfloat16.h"
 #include "core/check.h"
-#include "core/cuda/emulated/runtime.h"
+#include "core/cuda/emulated/streams.h"
 
 namespace twinstream::gpu {
 namespace {
@@ -90,8 +91,9 @@ bool IsInPlace(const NcclCall& call, int rank) {
 
 void CheckBuffer(Range range, const NcclCall& call, int rank) {
   if (range.bytes == 0) return;
-  if (range.begin == nullptr)
+  if (range.begin == nullptr) {
     Die(absl::StrFormat("%s on rank %d: a buffer is null", ToString(call), rank));
+  }
   if (reinterpret_cast<uintptr_t>(range.begin) % SizeOf(call.type) != 0) {
     Die(absl::StrFormat("%s on rank %d: a buffer is not aligned to an element", ToString(call),
                         rank));

@@ -1,10 +1,13 @@
-// The emulated host and its cards: what a test sets, and what the parts of the emulation share.
+// The emulated host, its cards and its NCCL: what a test sets and sees, and what the parts of the
+// emulation share.
 #pragma once
 
 #include <cuda_runtime.h>
+#include <nccl.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "core/cuda/workspace.h"
 
@@ -26,6 +29,7 @@ const EmulatedHost& TheHost();
 
 // From now on the stream does its work only up to piece number `pieces`, counted from 1 over its
 // life. Does at once what it, and all others, then can.
+constexpr int64_t kAllWork = std::numeric_limits<int64_t>::max();
 void AllowWork(cudaStream_t stream, int64_t pieces);
 int64_t PiecesIssued(cudaStream_t stream);  // over its life
 // From now on the card is broken, as after a kernel's failure: who asks how its work goes, or waits
@@ -33,6 +37,12 @@ int64_t PiecesIssued(cudaStream_t stream);  // over its life
 void BreakCard(int card, cudaError_t error);
 // Whether any thread has used the card, which on a real one takes memory.
 bool IsInUse(int card);
+
+// What ncclCommGetAsyncError finds from now on, and what calls for data return, of every
+// communicator; ncclSuccess: no failure.
+void FailNccl(ncclResult_t result);
+// How many communicators there are, of all ranks.
+size_t NcclCommunicators();
 
 // ---- Of the runtime's own.
 
@@ -47,8 +57,6 @@ cudaError_t CaptureForbidsIt();
 bool AnyStreams();
 cudaError_t StateOf(int card);    // what BreakCard has set
 int CardOf(cudaStream_t stream);  // null: the current one
-// Dies unless all of it is memory of the calling thread's current card. what: of a message.
-void CheckOfCurrentCard(const void* data, size_t bytes, const char* what);
 // Waits for all that the streams of the card have been given so far, or until it breaks.
 cudaError_t AwaitCard(int card);
 

@@ -2,12 +2,10 @@
 #include "core/cuda/emulated/streams.h"
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <deque>
-#include <limits>
-#include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -24,11 +22,6 @@ struct Work {
   bool tried = false;
 };
 
-// The latest cudaEventRecord of an event. Shared by the stream that it is on and those that wait.
-struct Mark {
-  std::atomic<bool> happened = false;
-};
-
 }  // namespace
 }  // namespace twinstream::gpu
 
@@ -36,15 +29,15 @@ struct CUstream_st {
   int card = 0;
   std::deque<twinstream::gpu::Work> work;
   int64_t issued = 0, done = 0;
-  int64_t allowed = std::numeric_limits<int64_t>::max();  // of it may be done
-  bool running = false;                                   // on some thread
-  int64_t tried_at = -1;                                  // Runtime::changes at the latest try
+  int64_t allowed = twinstream::gpu::kAllWork;  // of it may be done
+  bool running = false;                         // on some thread
+  int64_t tried_at = -1;                        // Runtime::changes at the latest try
   std::vector<twinstream::gpu::Advance>* capture = nullptr;
 };
 
 struct CUevent_st {
   int card = 0;
-  std::shared_ptr<twinstream::gpu::Mark> mark;  // null before the first record
+  int64_t mark = 0;  // the number of the latest cudaEventRecord; 0 before the first
 };
 
 struct CUgraph_st {
@@ -63,6 +56,8 @@ struct Runtime {
   std::condition_variable changed;
   int64_t changes = 0;  // after which work that could not go on may
   std::vector<CUstream_st*> streams;
+  int64_t marks = 0;                // calls of cudaEventRecord, numbered from 1
+  std::set<int64_t> awaited_marks;  // those of them that have not happened
   uint32_t random = 1;
 
   void Change() {
@@ -129,6 +124,11 @@ void Put(cudaStream_t stream, Advance advance) {
   stream->work.push_back({std::move(advance)});
   ++stream->issued;
   TheRuntime().Change();
+}
+
+bool HasHappened(int64_t mark) {
+  const std::lock_guard lock(TheRuntime().mutex);
+  return TheRuntime().awaited_marks.count(mark) == 0;
 }
 
 }  // namespace
@@ -247,14 +247,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   twinstream::Check(flags == 0, "cudaStreamWaitEvent with the flags %d", flags);
   twinstream::Check(!IsCapturing(), "events in a capture are not emulated");
-  const std::shared_ptr<Mark> mark = event->mark;
-  if (mark != nullptr) Put(stream, [mark] { return mark->happened.load(); });
+  if (event->mark != 0) Put(stream, [mark = event->mark] { return HasHappened(mark); });
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   twinstream::Check(flags == cudaEventDisableTiming, "an event with the flags %d", flags);
-  *event = new CUevent_st{.card = CurrentCard(), .mark = nullptr};
+  *event = new CUevent_st{.card = CurrentCard()};
   return cudaSuccess;
 }
 
@@ -266,10 +265,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   twinstream::Check(!IsCapturing(), "events in a capture are not emulated");
   if (event->card != stream->card) return Failed(cudaErrorInvalidResourceHandle);
-  event->mark = std::make_shared<Mark>();
-  Put(stream, [mark = event->mark] {
-    mark->happened = true;
-    return true;
+  {
+    const std::lock_guard lock(TheRuntime().mutex);
+    event->mark = ++TheRuntime().marks;
+    TheRuntime().awaited_marks.insert(event->mark);
+  }
+  Issue(stream, [mark = event->mark] {
+    const std::lock_guard lock(TheRuntime().mutex);
+    TheRuntime().awaited_marks.erase(mark);
   });
   return cudaSuccess;
 }
@@ -277,14 +280,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (IsCapturing()) return CaptureForbidsIt();
   if (const cudaError_t error = StateOf(CurrentCard()); error != cudaSuccess) return Failed(error);
-  if (event->mark == nullptr || event->mark->happened) return cudaSuccess;
-  return Failed(cudaErrorNotReady);
+  return HasHappened(event->mark) ? cudaSuccess : Failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (IsCapturing()) return CaptureForbidsIt();
   WorkUntil([event, mark = event->mark] {
-    return mark == nullptr || mark->happened || StateOf(event->card) != cudaSuccess;
+    return TheRuntime().awaited_marks.count(mark) == 0 || StateOf(event->card) != cudaSuccess;
   });
   return Failed(StateOf(event->card));
 }

@@ -8,6 +8,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <functional>
 
 namespace twinstream::gpu {
@@ -21,6 +22,8 @@ void IssueAwaiting(cudaStream_t stream, std::function<bool()> advance);
 
 // Dies unless the stream is on the calling thread's current card, as CUDA demands of `what`.
 void CheckOnCurrentCard(cudaStream_t stream, const char* what);
+// Dies unless all of it is memory of the calling thread's current card. what: of a message.
+void CheckOfCurrentCard(const void* data, size_t bytes, const char* what);
 // Dies where that is memory of another card than the calling thread's current one.
 void CheckOfNoOtherCard(const void* data);
 // Of the calling thread; 0 until it calls cudaSetDevice. It is in use from then on.

@@ -3,51 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/guarded_pages.h"
 #include "core/cuda/workspace.h"
-#include "gpu/guarded_pages.h"
+#include "gpu/call_stack.h"
 #include "gpu/pending_products.h"
-
-// Saves the callee-saved registers and the stack pointer of the running fiber in *from, goes on
-// where `to` was left.
-extern "C" void TwinstreamSwitchFiber(void** from, void* to);
-__asm__(R"(
-.text
-.type TwinstreamSwitchFiber,@function
-TwinstreamSwitchFiber:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp,(%rdi)
-  movq %rsi,%rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-)");
-
-// Of the thread sanitizer, where the program has it; else null.
-// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming)
-extern "C" [[gnu::weak]] void* __tsan_get_current_fiber();
-extern "C" [[gnu::weak]] void* __tsan_create_fiber(unsigned flags);
-extern "C" [[gnu::weak]] void __tsan_destroy_fiber(void* fiber);
-extern "C" [[gnu::weak]] void __tsan_switch_to_fiber(void* fiber, unsigned flags);
-// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
 
 namespace twinstream::gpu {
 namespace {
-
-constexpr size_t kStackBytes = 256 << 10;  // of address space; memory is what a kernel touches
 
 // Index i of a grid or block of `extents`, x fastest.
 dim3 IndexOf(int64_t i, dim3 extents) {
@@ -55,29 +23,6 @@ dim3 IndexOf(int64_t i, dim3 extents) {
   return {static_cast<unsigned>(i % x), static_cast<unsigned>(i / x % y),
           static_cast<unsigned>(i / (x * y))};
 }
-
-// A stack of calls as the thread sanitizer knows it. What one does comes before what the next does
-// that the thread goes on with.
-class TsanFiber {
- public:
-  explicit TsanFiber(void* fiber) : fiber_(fiber) {}
-  static TsanFiber New() {
-    return TsanFiber(__tsan_create_fiber == nullptr ? nullptr : __tsan_create_fiber(0));
-  }
-  static TsanFiber Current() {
-    return TsanFiber(__tsan_get_current_fiber == nullptr ? nullptr : __tsan_get_current_fiber());
-  }
-  // Just before the stack is switched to its own.
-  void Enter() const {
-    if (__tsan_switch_to_fiber != nullptr) __tsan_switch_to_fiber(fiber_, 0);
-  }
-  void Destroy() const {
-    if (__tsan_destroy_fiber != nullptr) __tsan_destroy_fiber(fiber_);
-  }
-
- private:
-  void* fiber_;
-};
 
 constexpr size_t kCopyBytes = 16;
 
@@ -101,20 +46,9 @@ enum class State { kRunning, kAtBlock, kAtWarp, kReturned };
 
 // A thread of a block, then the same thread of the next block: no frame is left for ever.
 struct Fiber {
-  // Begins in `enter`, which never returns.
-  Fiber(int id_in, void (*enter)()) : id(id_in) {
-    void** top = reinterpret_cast<void**>(stack.end());
-    *--top = nullptr;  // enter's return address
-    *--top = reinterpret_cast<void*>(enter);
-    stack_pointer = top - 6;  // registers
-  }
-  ~Fiber() { tsan.Destroy(); }
-  Fiber(const Fiber&) = delete;
-  Fiber& operator=(const Fiber&) = delete;
+  Fiber(int id_in, void (*enter)()) : stack(enter), id(id_in) {}
 
-  GuardedPages stack{kStackBytes};
-  void* stack_pointer;
-  const TsanFiber tsan = TsanFiber::New();
+  CallStack stack;
   State state = State::kReturned;
   Meeting meeting = Meeting::kBlockBarrier;
   dim3 index;
@@ -159,8 +93,7 @@ class Block {
   void Yield(State state, Meeting meeting) {
     running().state = state;
     running().meeting = meeting;
-    scheduler_tsan_.Enter();
-    TwinstreamSwitchFiber(&running().stack_pointer, scheduler_);
+    running().stack.Leave();
   }
   // Of the running fiber's warp; dies unless it took part in the running fiber's last exchange.
   Fiber& LaneOfWarp(int lane);
@@ -196,8 +129,6 @@ class Block {
   std::unique_ptr<GuardedPages> shared_memory_;
   std::byte *shared_begin_ = nullptr, *shared_end_ = nullptr;
   size_t running_ = 0;
-  void* scheduler_ = nullptr;
-  TsanFiber scheduler_tsan_ = TsanFiber::Current();
   absl::FunctionRef<void()>* body_ = nullptr;
   int unfenced_copier_ = -1;
   int leader_ = -1;  // a warp that runs alone until it waits in a barrier of the block, or none
@@ -247,11 +178,13 @@ void Block::Prepare(const EmulatedGrid& grid, dim3 index) {
   BeginPendingProducts();
 }
 
-// Aligned to 128 bytes; the guard page is as near to its end as that allows.
+// Aligned to 128 bytes, so that the guard page is near to its end: to 1024, as a card's, only as
+// products of warpgroups address it (AddressInShared).
 void Block::PrepareSharedMemory(int64_t bytes) {
   const size_t rounded = static_cast<size_t>(bytes + 127) / 128 * 128;
   if (shared_memory_ == nullptr || shared_memory_->bytes() < rounded) {
     shared_memory_ = std::make_unique<GuardedPages>(rounded);
+    Check(shared_memory_->exists(), "no memory for the shared memory of an emulated block");
   }
   shared_begin_ = shared_memory_->end() - rounded;
   shared_end_ = shared_begin_ + bytes;
@@ -278,8 +211,7 @@ bool Block::Advance() {
     any = true;
     running_ = i;
     threadIdx = fibers_[i].index;
-    fibers_[i].tsan.Enter();
-    TwinstreamSwitchFiber(&scheduler_, fibers_[i].stack_pointer);
+    fibers_[i].stack.Enter();
   }
   return any;
 }

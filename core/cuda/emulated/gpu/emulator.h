@@ -3,8 +3,8 @@
 // know nothing of each other: each may emulate grids of its own at the same time. What a card would
 // leave undefined ends the process with the kernel's name: threads of a block that disagree about
 // the next barrier, lanes of a warp about the next exchange. Memory errors are caught by the guard
-// pages behind every allocation (emulated/memory.cc) and around a block's shared memory, or, of a
-// few bytes behind either, by what is written there beforehand.
+// pages around every allocation (emulated/memory.cc) and around a block's shared memory, or, where
+// there are bytes between, by what is written there beforehand.
 //
 // The order in which the threads of a block advance changes from barrier to barrier, that of the
 // blocks from grid to grid, both alike in every run of the program; every second time one warp runs

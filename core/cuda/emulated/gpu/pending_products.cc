@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/runtime.h"
 #include "gpu/emulator.h"
 #include "gpu/primitives.h"
 
@@ -102,6 +103,10 @@ BlockProducts& ThisBlock() {
 Thread& ThisThreadsProducts() {
   BlockProducts& block = ThisBlock();
   if (!block.used) {
+    const EmulatedHost& host = TheHost();
+    Check(host.capability_major == 9 && host.capability_minor == 0,
+          "kernel %s: products of warpgroups on a card of compute capability %d.%d",
+          KernelOfBlock(), host.capability_major, host.capability_minor);
     Check(ThreadsOfBlock() % (kWarpsOfGroup * kWarpLanes) == 0,
           "kernel %s: products of warpgroups in a block of %d threads", KernelOfBlock(),
           ThreadsOfBlock());

@@ -1,6 +1,7 @@
 // Products of warpgroups between their issue and the wait for them, where they happen: as late as a
 // card may do them, each warp's rows at that warp's wait. Shared memory is read then. Until then d
 // is NaN. What the process ends of, with the kernel's name:
+//   a card of another compute capability than 9.0
 //   d or a not fenced since the last wait; d written, or a changed, before the wait
 //   a warp whose lanes, or a warpgroup whose warps, issue different products
 //   a descriptor off its atoms, of another swizzle, or of memory that the block does not have

@@ -1,4 +1,4 @@
-// Memory of emulated blocks: shared memory and the stacks of threads.
+// Memory of the emulation: of its cards, and of blocks their shared memory and the threads' stacks.
 #pragma once
 
 #include <sys/mman.h>
@@ -22,18 +22,20 @@ class GuardedPages {
       : bytes_((bytes + kPageBytes - 1) / kPageBytes * kPageBytes),
         data_(static_cast<std::byte*>(mmap(nullptr, bytes_ + 2 * kPageBytes, PROT_NONE,
                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-    Check(data_ != MAP_FAILED, "no memory for an emulated block");
-    Check(mprotect(begin(), bytes_, PROT_READ | PROT_WRITE) == 0, "mprotect failed");
+    if (exists()) Check(mprotect(begin(), bytes_, PROT_READ | PROT_WRITE) == 0, "mprotect failed");
   }
   // Functions of a fiber never return, so what the sanitizer has marked of their frames would stay
   // marked for whoever gets these addresses next.
   ~GuardedPages() {
+    if (!exists()) return;
     if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(begin(), bytes_);
     munmap(data_, bytes_ + 2 * kPageBytes);
   }
   GuardedPages(const GuardedPages&) = delete;
   GuardedPages& operator=(const GuardedPages&) = delete;
 
+  // Not where the process has no room for them.
+  bool exists() const { return data_ != MAP_FAILED; }
   std::byte* begin() const { return data_ + kPageBytes; }
   std::byte* end() const { return begin() + bytes_; }
   size_t bytes() const { return bytes_; }
