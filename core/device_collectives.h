@@ -30,6 +30,10 @@ struct DeviceMessage {
 // this group before it. A failure of the network, or an operation that all its predecessors leave
 // waiting for more than the group's timeout, ends the process with the operation's and the group's
 // name.
+//
+// A device that records (Device::Record) takes in what its groups, and a device beside it, do for
+// it meanwhile. All that they are given then is to be awaited before it ends, and nothing from
+// before.
 class DeviceCollectives {
  public:
   using Number = int64_t;  // of a started operation
@@ -53,6 +57,18 @@ class DeviceCollectives {
 
   // The device's later work waits for the operation.
   virtual void Await(Number number) = 0;
+};
+
+// Sees to it that work of a device which waits for others' ends, where nothing else does: recorded
+// work, whose operations nobody sees one by one.
+class DeviceWatch {
+ public:
+  virtual ~DeviceWatch() = default;
+  // Around the calls that give the device the work, or that record it. The process ends with `what`
+  // and the group's name where all this takes longer than the group's timeout once the device has
+  // come to it. what: outlives the watch.
+  virtual void Begin(const char* what) = 0;
+  virtual void End() = 0;
 };
 
 // What the members of a group ask of it, each including what is before it.
@@ -81,6 +97,9 @@ class DeviceNetwork {
   virtual DeviceGroupId NewId() const = 0;
   // Collective. Connects all members, so that later operations never make the host wait.
   virtual std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) = 0;
+
+  // Over this device's work for a group, which is named so in messages. The device outlives it.
+  virtual std::unique_ptr<DeviceWatch> Watch(const std::string& group, double timeout_seconds) = 0;
 
   // Another device on the same card, with access to the same memory, whose work goes on beside this
   // one's.

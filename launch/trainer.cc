@@ -119,11 +119,22 @@ Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Dev
                      grid_, transport, device),
       optimizer_(job.optimizer(), job.parallel().shard_optimizer(), parameters_, communication_,
                  device, Names(model_parameters_)),
-      replay_(transport.size() == 1 && !job.model().has_moe() ? execution.replay : Replay::kOff) {
+      replay_(ReplayFor(execution.replay, transport.timeout_seconds())) {
   training_ = Checked(GenerateSchedule(job.parallel().schedule(), pipeline_), pipeline_,
                       grid_.at().pipeline, &training_report_);
   forward_only_ =
       Checked(GenerateForwardOnly(pipeline_), pipeline_, grid_.at().pipeline, &forward_report_);
+}
+
+std::optional<StepReplay> Trainer::ReplayFor(Replay replay, double timeout_seconds) {
+  const bool on_network = grid_.path() == TensorPath::kNetwork;
+  const bool of_host = job_.model().has_moe() || (!on_network && grid_.world().size() > 1);
+  if (replay == Replay::kOff || of_host) return std::nullopt;
+  std::unique_ptr<DeviceWatch> watch;
+  if (on_network) {
+    watch = device_.network()->Watch(std::string(grid_.world().name()), timeout_seconds);
+  }
+  return std::make_optional<StepReplay>(device_, grid_.world(), std::move(watch));
 }
 
 std::vector<TensorSpec> Trainer::BatchSpecs() const {
@@ -297,8 +308,8 @@ void Trainer::ValuesNeeded(Range parameters) {
 
 void Trainer::GradientsReady(Range parameters) { optimizer_.StartReduce(parameters); }
 
-// Gradients and sums_ of the batch that is loaded. One rank's host has no part in it but to issue
-// the same work in every step.
+// Gradients and sums_ of the batch that is loaded. Where steps may be replayed the host has no part
+// in it but to issue the same work in every step.
 void Trainer::ComputeGradients() {
   parameters_.ClearGradients(device_.ops());
   const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
@@ -309,18 +320,18 @@ void Trainer::ComputeGradients() {
   prepared_ = true;
 }
 
-// The same from a recording, which the first step that may be one makes. False: the device has done
-// nothing.
+// The same from a recording, which the first step that may be one makes. It waits for nothing that
+// was issued before it: values that are still on their way are awaited first. False: the device has
+// done nothing.
 bool Trainer::ReplayGradients() {
-  if (replay_ == Replay::kOff || !prepared_ || observer_ != &nobody_) return false;
-  if (gradients_ == nullptr) gradients_ = device_.Record([this] { ComputeGradients(); });
-  if (gradients_ == nullptr) {
-    replay_ = Replay::kOff;
+  if (!replay_.has_value() || !prepared_ || observer_ != &nobody_) return false;
+  optimizer_.WaitForValues({0, parameters_.size()});
+  if (!replay_->Run([this] { ComputeGradients(); })) {
+    replay_.reset();
+    optimizer_.ForgetReductions();
     return false;
   }
-  gradients_->Run();
-  // What the host of one rank does besides: it notes that these were asked for.
-  optimizer_.StartReduce({0, parameters_.size()});
+  optimizer_.NoteReductions();
   ++replayed_steps_;
   return true;
 }

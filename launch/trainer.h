@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "core/device.h"
 #include "launch/batch_loader.h"
+#include "launch/step_replay.h"
 #include "models/decoder.h"
 #include "models/transformer_stage.h"
 #include "parallel/expert_region.h"
@@ -25,8 +27,9 @@ namespace twinstream {
 enum class Purpose { kTraining, kInference };  // inference has neither gradients nor an optimizer
 
 // kOn: what a training step gives the device up to its gradients is recorded once and from then on
-// run as a whole, where the device records and the host has no part in it: one rank, a dense model,
-// a step that nobody observes.
+// run as a whole, where the device records and the host has no part in it: a dense model, one rank
+// or tensors that go from card to card, a step that nobody observes. A step of several ranks is to
+// end within the transport's timeout then.
 enum class Replay { kOff, kOn };
 
 // How steps are carried out: nothing here changes a bit of what they compute.
@@ -125,6 +128,7 @@ class Trainer final : private StageObserver {
   void LoadBatch();
   void Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer);
   void ComputeGradients();
+  std::optional<StepReplay> ReplayFor(Replay replay, double timeout_seconds);
   bool ReplayGradients();
   std::vector<TensorSpec> BatchSpecs() const;
 
@@ -154,10 +158,9 @@ class Trainer final : private StageObserver {
   std::unique_ptr<Scratch> scratch_;
   std::unique_ptr<PipelineEngine> engine_;
   Unobserved nobody_;
-  SpanObserver* observer_ = &nobody_;        // of training steps
-  Replay replay_;                            // kOff too once the device has refused
-  bool prepared_ = false;                    // a first step has chosen what its operations run with
-  std::unique_ptr<RecordedWork> gradients_;  // ComputeGradients
+  SpanObserver* observer_ = &nobody_;  // of training steps
+  bool prepared_ = false;              // a first step has chosen what its operations run with
+  std::optional<StepReplay> replay_;   // of ComputeGradients; none too once a device has refused
   int64_t replayed_steps_ = 0;
 };
 

@@ -247,11 +247,11 @@ void Optimizer::SumOverStages(const Parameter& parameter) {
 double Optimizer::GradientNorm() {
   ActivityScope doing("gradient norm");
   WaitForReductions();
-  for (Shard& shard : shards_) {
+  for (const Shard& shard : shards_) {
     Check(shard.reducing, "the gradient of %s is asked for before its reduction",
           shard.parameter->spec.name);
-    shard.reducing = false;
   }
+  ForgetReductions();
   const Tensor squares = squares_.Rows(0, static_cast<int64_t>(counted_.size()));
   device_.ops().SumsOfSquares(squares, counted_);
   device_.CopyOut(own_squares_.data(), squares);

@@ -47,6 +47,14 @@ class Optimizer {
   void StartReduce(Range parameters);
   // Then, once all stages are complete: the same for a tied embedding, summed over its two stages.
   void StartReduceTied();
+  // In place of the two where a replay has done what they had given the device, and after a
+  // recording that came to nothing and did none of it.
+  void NoteReductions() {
+    for (Shard& shard : shards_) shard.reducing = true;
+  }
+  void ForgetReductions() {
+    for (Shard& shard : shards_) shard.reducing = false;
+  }
   // Waits for all that was started.
   void WaitForReductions() const { communication_.WaitForAll(); }
   // Second: L2 norm of the whole model's gradient, each element counted once; the same bits on

@@ -271,6 +271,22 @@ class CudaCollectives final : public DeviceCollectives {
   OperationWatch watch_;
 };
 
+class CudaWatch final : public DeviceWatch {
+ public:
+  CudaWatch(const CudaDevice& device, const std::string& group, double timeout_seconds)
+      : watch_({.card = device.card(),
+                .group = group,
+                .timeout_seconds = timeout_seconds,
+                .failure = [] { return std::string(); }},
+               device.stream()) {}
+
+  void Begin(const char* what) override { watch_.Begin(what); }
+  void End() override { watch_.End(); }
+
+ private:
+  OperationWatch watch_;
+};
+
 class CudaNetwork final : public DeviceNetwork {
  public:
   explicit CudaNetwork(const CudaDevice& device) : device_(device) {
@@ -293,6 +309,10 @@ class CudaNetwork final : public DeviceNetwork {
 
   std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) override {
     return std::make_unique<CudaCollectives>(device_, group);
+  }
+
+  std::unique_ptr<DeviceWatch> Watch(const std::string& group, double timeout_seconds) override {
+    return std::make_unique<CudaWatch>(device_, group, timeout_seconds);
   }
 
   std::unique_ptr<Device> Beside() override { return std::make_unique<CudaDevice>(device_.card()); }

@@ -30,6 +30,9 @@ constexpr Variable kEnvironment[] = {
     {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
     // By default NCCL connects a group for an algorithm at its first use, which is in a step.
     {"NCCL_RUNTIME_CONNECT", "0"},
+    // By default NCCL works in the tensors of recorded operations themselves where it can: for that
+    // it may choose other algorithms, with other sums, than for those that are issued.
+    {"NCCL_GRAPH_REGISTER", "0"},
     // cuDNN's frontend loads CUDA's runtime, by default of CUDA 12 where there is one.
     {"CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13"},
     // Attention's deterministic backward on Hopper: its sums in order (cuDNN 9.25 and newer), not

@@ -24,6 +24,11 @@ OperationWatch::~OperationWatch() {
 }
 
 OperationWatch::Number OperationWatch::Begin(const char* what) {
+  if (IsCaptured(stream_)) {
+    recorded_.emplace_back();
+    return begun_ + static_cast<Number>(recorded_.size());
+  }
+  recorded_.clear();
   // The event is not recorded again meanwhile: only this thread does that.
   if (begun_ >= kMostUnderWay) At(begun_ + 1).ended.Synchronize();
   const std::lock_guard lock(mutex_);
@@ -35,13 +40,18 @@ OperationWatch::Number OperationWatch::Begin(const char* what) {
 }
 
 void OperationWatch::End() {
+  if (!recorded_.empty()) return recorded_.back().Record(stream_);
   const std::lock_guard lock(mutex_);
   At(++put_).ended.Record(stream_);
 }
 
 void OperationWatch::MakeWait(cudaStream_t other, Number number) {
-  Check(number <= put_, "operation %d over %s is waited for after %d operations", number,
-        options_.group, put_);
+  const Number last = put_ + static_cast<Number>(recorded_.size());
+  Check(number <= last, "operation %d over %s is waited for after %d operations", number,
+        options_.group, last);
+  if (IsRecorded(number)) {
+    return recorded_[static_cast<size_t>(number - begun_ - 1)].MakeWait(other);
+  }
   if (number <= begun_ - kMostUnderWay) return;  // has ended: Begin waited for it
   At(number).ended.MakeWait(other);
 }

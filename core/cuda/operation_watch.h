@@ -1,6 +1,7 @@
 // OperationWatch: sees to it that operations between cards end. They run on a stream, where no
 // thread waits for them; here one looks at them from time to time, and ends the process when the
-// network has failed or the oldest of them has been running for too long.
+// network has failed or the oldest of them has been running for too long. Operations that a capture
+// records are not watched: they run when the graph does, and nobody may ask after their events.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -30,12 +32,13 @@ class OperationWatch {
     double timeout_seconds = 600;
     std::function<std::string()> failure;  // of the network, or empty; called from any thread
   };
-  // `stream` outlives the watch; nobody but the owner of the watch gives it work.
+  // `stream` outlives the watch, whose owner alone gives it operations.
   OperationWatch(Options options, cudaStream_t stream);
   ~OperationWatch();
 
   // Around the calls that put an operation on the stream. what: outlives the watch. Begin waits
-  // while kMostUnderWay operations are under way.
+  // while kMostUnderWay operations are under way. The number of an operation that is recorded is
+  // good until the next one that is not.
   Number Begin(const char* what);
   void End();
   // Later work of `other` waits for the operation.
@@ -51,6 +54,7 @@ class OperationWatch {
   void Watch();
   void Look();  // under the lock
   bool IsRunning();
+  bool IsRecorded(Number number) const { return number > begun_; }
   Operation& At(Number number) { return operations_[static_cast<size_t>(number % kMostUnderWay)]; }
 
   const Options options_;
@@ -65,6 +69,8 @@ class OperationWatch {
   bool running_ = false;                             // the one after done_, since
   Clock::time_point since_;
   bool closing_ = false;
+  // Their ends, of the owner's thread alone. Not a ring: nobody waits for the oldest meanwhile.
+  std::deque<CudaEvent> recorded_;
   std::thread thread_;  // last
 };
 

@@ -43,6 +43,13 @@ class CudaStream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Whether what the stream is given is recorded, since a capture has taken it in, and not done.
+inline bool IsCaptured(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Check(cudaStreamIsCapturing(stream, &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 // A point in the work of a stream of the thread's current card; tells no time.
 class CudaEvent {
  public:

@@ -59,9 +59,11 @@ ABSL_FLAG(std::string, json, "", "file that the results are written to as well")
 ABSL_FLAG(std::string, profile, "",
           "one variant: file that rank 0's time per operation is written to as JSON; it is printed "
           "too, and steps wait for every operation");
-ABSL_FLAG(bool, replay, false,
-          "with --device=CUDA: records what the second step of a variant of one rank and without "
-          "experts gives the card up to the gradients, and runs that again in each step");
+ABSL_FLAG(
+    bool, replay, false,
+    "with --device=CUDA: records what the second step of a variant without experts, whose "
+    "ranks have a card each, gives the cards up to the gradients, and runs that again in each "
+    "step");
 ABSL_FLAG(bool, interactive, false,
           "one variant: for every line with a number on the standard input, so many steps and a "
           "line of JSON");

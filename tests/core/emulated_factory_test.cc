@@ -133,8 +133,11 @@ TEST_F(CudaBackendDeathTest, RanksTakeTheCardsInTurnAndStartNothingOnThem) {
 
 // ---- The environment.
 
-constexpr const char* kVariables[] = {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS",
-                                      "NCCL_RUNTIME_CONNECT", "CUDNN_FRONTEND_CUDART_LIB_NAME",
+constexpr const char* kVariables[] = {"CUDA_MODULE_LOADING",
+                                      "CUDA_DEVICE_MAX_CONNECTIONS",
+                                      "NCCL_RUNTIME_CONNECT",
+                                      "NCCL_GRAPH_REGISTER",
+                                      "CUDNN_FRONTEND_CUDART_LIB_NAME",
                                       "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT"};
 
 // What the backend makes of an environment in which a person has set so many of them to "own".
@@ -156,16 +159,18 @@ void PrintEnvironment(size_t set) {
 TEST_F(CudaBackendDeathTest, LibrariesReadTheBackendsEnvironment) {
   EXPECT_EXIT(PrintEnvironment(0), ExitedWithCode(0),
               "CUDA_MODULE_LOADING=EAGER\nCUDA_DEVICE_MAX_CONNECTIONS=32\n"
-              "NCCL_RUNTIME_CONNECT=0\nCUDNN_FRONTEND_CUDART_LIB_NAME=libcudart.so.13\n"
+              "NCCL_RUNTIME_CONNECT=0\nNCCL_GRAPH_REGISTER=0\n"
+              "CUDNN_FRONTEND_CUDART_LIB_NAME=libcudart.so.13\n"
               "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=0\n");
 }
 
 TEST_F(CudaBackendDeathTest, WhatAPersonHasSetInTheEnvironmentStays) {
   EXPECT_EXIT(PrintEnvironment(2), ExitedWithCode(0),
               "CUDA_MODULE_LOADING=own\nCUDA_DEVICE_MAX_CONNECTIONS=own\nNCCL_RUNTIME_CONNECT=0\n");
-  EXPECT_EXIT(PrintEnvironment(std::size(kVariables)), ExitedWithCode(0),
-              "NCCL_RUNTIME_CONNECT=own\nCUDNN_FRONTEND_CUDART_LIB_NAME=own\n"
-              "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=own\n");
+  EXPECT_EXIT(
+      PrintEnvironment(std::size(kVariables)), ExitedWithCode(0),
+      "NCCL_RUNTIME_CONNECT=own\nNCCL_GRAPH_REGISTER=own\nCUDNN_FRONTEND_CUDART_LIB_NAME=own\n"
+      "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=own\n");
 }
 
 }  // namespace

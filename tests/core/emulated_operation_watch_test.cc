@@ -6,10 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
 
 #include "core/cuda/emulated/runtime.h"
+#include "core/cuda/emulated/streams.h"
 #include "core/cuda/operation_watch.h"
 #include "core/cuda/stream.h"
 
@@ -292,6 +294,65 @@ TEST_F(OperationWatchTest, AnOldOperationIsNotWaitedFor) {
   }
   EXPECT_EQ(other.issued(), 3);
   watched.Finish(kMost + 7);
+}
+
+// ---- Recorded operations.
+
+// The watch's stream, taken into a capture of another one.
+class RecordedOperationsTest : public OperationWatchTest {
+ protected:
+  void Begin() {
+    ASSERT_EQ(cudaStreamBeginCapture(first_.get(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    CudaEvent begun;
+    begun.Record(first_.get());
+    begun.MakeWait(watched_.stream.get());
+  }
+  // Nobody goes on by hand from now on.
+  void EndAndRun() {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(first_.get(), &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(exec, first_.get()), cudaSuccess);
+    first_.Synchronize();
+    cudaGraphDestroy(graph);
+    cudaGraphExecDestroy(exec);
+  }
+  Number Record(const std::function<bool()>& operation) {
+    const Number number = watched_.watch.Begin("recorded");
+    gpu::IssueAwaiting(watched_.stream.get(), operation);
+    watched_.watch.End();
+    return number;
+  }
+
+  const HeldStream usual_;  // its card is current
+  CudaStream first_{kCard, CudaStream::Priority::kUsual};
+  Watched watched_;
+};
+
+// The second lasts until what waits for the first alone is done.
+TEST_F(RecordedOperationsTest, AWaitIsForTheEndOfItsOperationAlone) {
+  bool first_is_done = false, waited = false;
+  Begin();
+  const Number first = Record([&] { return first_is_done = true; });
+  const Number second = Record([&] { return waited; });
+  watched_.watch.MakeWait(first_.get(), first);
+  gpu::Issue(first_.get(), [&] { waited = first_is_done; });
+  watched_.watch.MakeWait(first_.get(), second);
+  EndAndRun();
+  EXPECT_TRUE(waited);
+}
+
+TEST_F(RecordedOperationsTest, AreAsManyAsOneLikesAndUnwatched) {
+  const Number before = watched_.Put("all-reduce");
+  Begin();
+  for (Number n = 1; n <= 2 * kMost; ++n) ASSERT_EQ(Record([] { return true; }), before + n);
+  watched_.watch.MakeWait(first_.get(), before + 2 * kMost);
+  Pause(0.3);  // the watch has looked
+  EndAndRun();
+  watched_.Finish(before);
+  EXPECT_EQ(watched_.Put("all-gather"), before + 1);
+  watched_.Finish(before + 1);
 }
 
 }  // namespace

@@ -91,7 +91,6 @@ TEST(DeviceTrainingReplay, IsLeftToStepsInWhichTheHostHasNoPart) {
     return RunSteps(job, {.last = 3, .execution = kReplay, .make_device = devices}).replayed_steps;
   };
   JobSpec job = ThreeMicroBatches();
-  EXPECT_EQ(replayed(OnLayout(job, {.pipeline = 2}), TestedDevices()), 0);
   OpProfile profile;
   const DeviceMaker profiled = [&](int rank) {
     return MakeProfiledDevice(TestedDevices()(rank), profile);

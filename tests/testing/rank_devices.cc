@@ -83,6 +83,13 @@ class ThreadCollectives final : public DeviceCollectives {
   std::map<Number, std::vector<Ticket>> tickets_;  // of exchanges
 };
 
+// The host waits in every operation, and dies there.
+class NothingToWatch final : public DeviceWatch {
+ public:
+  void Begin(const char* /*what*/) override {}
+  void End() override {}
+};
+
 class RemoteDevice final : public Device, private DeviceNetwork {
  public:
   // owned: null for a device beside another one, which owns `device`.
@@ -116,6 +123,10 @@ class RemoteDevice final : public Device, private DeviceNetwork {
   DeviceGroupId NewId() const override { return hub_->NewId(); }
   std::unique_ptr<DeviceCollectives> Join(const DeviceGroup& group) override {
     return std::make_unique<ThreadCollectives>(hub_->Meet(group), group.rank, group.work, *this);
+  }
+  std::unique_ptr<DeviceWatch> Watch(const std::string& /*group*/,
+                                     double /*timeout_seconds*/) override {
+    return std::make_unique<NothingToWatch>();
   }
   std::unique_ptr<Device> Beside() override {
     return std::make_unique<RemoteDevice>(nullptr, device_, hub_, card_, free_bytes_);

@@ -187,6 +187,7 @@ RunRecord RunSteps(const JobSpec& job, const RunSpan& span) {
   Boxes boxes;
   std::mutex mutex;
   RunRanks(GridShape::From(job.parallel()).ranks(), [&](Transport& transport) {
+    transport.SetWaitPolicy({.timeout_seconds = span.timeout_seconds});
     RankRun run(job, transport, span);
     run.Begin(span.load);
     for (int64_t step = span.first; step <= span.last; ++step) {

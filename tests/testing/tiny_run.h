@@ -53,6 +53,7 @@ struct RunSpan {
   std::string load;             // step directory; empty: weights from the seed
   std::string save;             // checkpoint directory for the state after `last`; empty: not saved
   ExecutionOptions execution;
+  double timeout_seconds = 60;  // of a rank that waits for another
   DeviceMaker make_device = CpuDevices();
   std::function<void(Trainer&, int64_t step)> before_step;  // called on every rank; empty: nothing
 };

@@ -1,80 +1,24 @@
-// Streams, events and graphs of the emulated cards.
+// Streams of the emulated cards.
 #include "core/cuda/emulated/streams.h"
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
 #include <mutex>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "core/check.h"
+#include "core/cuda/emulated/captures.h"
 #include "core/cuda/emulated/runtime.h"
+#include "core/cuda/emulated/stream_state.h"
 
 namespace twinstream::gpu {
-namespace {
-
-using Advance = std::function<bool()>;
-
-struct Work {
-  Advance advance;
-  bool tried = false;
-};
-
-}  // namespace
-}  // namespace twinstream::gpu
-
-struct CUstream_st {
-  int card = 0;
-  std::deque<twinstream::gpu::Work> work;
-  int64_t issued = 0, done = 0;
-  int64_t allowed = twinstream::gpu::kAllWork;  // of it may be done
-  bool running = false;                         // on some thread
-  int64_t tried_at = -1;                        // Runtime::changes at the latest try
-  std::vector<twinstream::gpu::Advance>* capture = nullptr;
-};
-
-struct CUevent_st {
-  int card = 0;
-  int64_t mark = 0;  // the number of the latest cudaEventRecord; 0 before the first
-};
-
-struct CUgraph_st {
-  std::vector<twinstream::gpu::Advance> work;
-};
-struct CUgraphExec_st {
-  int card = 0;
-  std::vector<twinstream::gpu::Advance> work;
-};
-
-namespace twinstream::gpu {
-namespace {
-
-struct Runtime {
-  std::mutex mutex;  // guards what follows and all streams
-  std::condition_variable changed;
-  int64_t changes = 0;  // after which work that could not go on may
-  std::vector<CUstream_st*> streams;
-  int64_t marks = 0;                // calls of cudaEventRecord, numbered from 1
-  std::set<int64_t> awaited_marks;  // those of them that have not happened
-  uint32_t random = 1;
-
-  void Change() {
-    ++changes;
-    changed.notify_all();
-  }
-};
 
 Runtime& TheRuntime() {
   static Runtime& runtime = *new Runtime;  // never destroyed: devices may be later
   return runtime;
 }
 
-// Of the calling thread.
-thread_local CUstream_st* captured_stream = nullptr;
-thread_local std::vector<Advance> captured_work;
-thread_local bool capture_is_broken = false;
+namespace {
 
 bool CanGoOn(const CUstream_st& stream) {
   return !stream.running && !stream.work.empty() && stream.done < stream.allowed &&
@@ -95,6 +39,11 @@ CUstream_st* AnyThatCanGoOn() {
   return nullptr;
 }
 
+void Remove(CUstream_st* stream) {
+  std::erase(TheRuntime().streams, stream);
+  delete stream;
+}
+
 // The first try of a piece of work is a change too: others may have waited for it to begin.
 void GoOn(CUstream_st& stream, std::unique_lock<std::mutex>& lock) {
   Work& work = stream.work.front();
@@ -109,6 +58,7 @@ void GoOn(CUstream_st& stream, std::unique_lock<std::mutex>& lock) {
   if (ended) {
     stream.work.pop_front();
     ++stream.done;
+    if (stream.is_passing && stream.work.empty()) Remove(&stream);
   } else if (CanGoOn(stream)) {  // something changed meanwhile, when nobody could have a try at it
     TheRuntime().changed.notify_all();
   }
@@ -116,27 +66,27 @@ void GoOn(CUstream_st& stream, std::unique_lock<std::mutex>& lock) {
 
 void Put(cudaStream_t stream, Advance advance) {
   const std::lock_guard lock(TheRuntime().mutex);
-  if (stream->capture != nullptr) {
-    Check(stream == captured_stream, "work for a stream that another thread captures");
-    stream->capture->push_back(std::move(advance));
-    return;
-  }
-  stream->work.push_back({std::move(advance)});
-  ++stream->issued;
-  TheRuntime().Change();
+  if (stream->capture != nullptr) return stream->capture->Add(*stream, std::move(advance));
+  Append(*stream, std::move(advance));
 }
 
-bool HasHappened(int64_t mark) {
-  const std::lock_guard lock(TheRuntime().mutex);
-  return TheRuntime().awaited_marks.count(mark) == 0;
+CUstream_st* Make(int card) {
+  TheRuntime().streams.push_back(new CUstream_st{.card = card});
+  return TheRuntime().streams.back();
 }
 
 }  // namespace
 
-bool IsCapturing() { return captured_stream != nullptr; }
-cudaError_t CaptureForbidsIt() {
-  capture_is_broken = true;
-  return Failed(cudaErrorStreamCaptureUnsupported);
+void Append(CUstream_st& stream, Advance advance) {
+  stream.work.push_back({std::move(advance)});
+  ++stream.issued;
+  TheRuntime().Change();
+}
+
+CUstream_st& MakePassingStream(int card) {
+  CUstream_st* const stream = Make(card);
+  stream->is_passing = true;
+  return *stream;
 }
 
 void Issue(cudaStream_t stream, std::function<void()> work) {
@@ -177,12 +127,13 @@ void WakeWaiting() {
   TheRuntime().Change();
 }
 
+// What is on a stream that passes, another one waits for.
 cudaError_t AwaitCard(int card) {
   std::vector<std::pair<CUstream_st*, int64_t>> issued;
   {
     const std::lock_guard lock(TheRuntime().mutex);
     for (CUstream_st* stream : TheRuntime().streams) {
-      if (stream->card == card) issued.emplace_back(stream, stream->issued);
+      if (stream->card == card && !stream->is_passing) issued.emplace_back(stream, stream->issued);
     }
   }
   WorkUntil([&] {
@@ -221,17 +172,15 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   twinstream::Check(flags == cudaStreamNonBlocking && (priority == 0 || priority == kMostUrgent),
                     "a stream with the flags %d and the priority %d", flags, priority);
   if (IsCapturing()) return CaptureForbidsIt();
-  *stream = new CUstream_st{.card = CurrentCard()};
   const std::lock_guard lock(TheRuntime().mutex);
-  TheRuntime().streams.push_back(*stream);
+  *stream = Make(CurrentCard());
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   if (const cudaError_t error = cudaStreamSynchronize(stream); error != cudaSuccess) return error;
   const std::lock_guard lock(TheRuntime().mutex);
-  std::erase(TheRuntime().streams, stream);
-  delete stream;
+  Remove(stream);
   return cudaSuccess;
 }
 
@@ -242,97 +191,4 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return stream->done >= issued || StateOf(stream->card) != cudaSuccess;
   });
   return Failed(StateOf(stream->card));
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
-  twinstream::Check(flags == 0, "cudaStreamWaitEvent with the flags %d", flags);
-  twinstream::Check(!IsCapturing(), "events in a capture are not emulated");
-  if (event->mark != 0) Put(stream, [mark = event->mark] { return HasHappened(mark); });
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  twinstream::Check(flags == cudaEventDisableTiming, "an event with the flags %d", flags);
-  *event = new CUevent_st{.card = CurrentCard()};
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  twinstream::Check(!IsCapturing(), "events in a capture are not emulated");
-  if (event->card != stream->card) return Failed(cudaErrorInvalidResourceHandle);
-  {
-    const std::lock_guard lock(TheRuntime().mutex);
-    event->mark = ++TheRuntime().marks;
-    TheRuntime().awaited_marks.insert(event->mark);
-  }
-  Issue(stream, [mark = event->mark] {
-    const std::lock_guard lock(TheRuntime().mutex);
-    TheRuntime().awaited_marks.erase(mark);
-  });
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  if (IsCapturing()) return CaptureForbidsIt();
-  if (const cudaError_t error = StateOf(CurrentCard()); error != cudaSuccess) return Failed(error);
-  return HasHappened(event->mark) ? cudaSuccess : Failed(cudaErrorNotReady);
-}
-
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (IsCapturing()) return CaptureForbidsIt();
-  WorkUntil([event, mark = event->mark] {
-    return TheRuntime().awaited_marks.count(mark) == 0 || StateOf(event->card) != cudaSuccess;
-  });
-  return Failed(StateOf(event->card));
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
-  twinstream::Check(mode == cudaStreamCaptureModeThreadLocal, "another mode of capture");
-  twinstream::Check(!IsCapturing(), "this thread captures already");
-  const std::lock_guard lock(TheRuntime().mutex);
-  captured_stream = stream;
-  captured_work.clear();
-  capture_is_broken = false;
-  stream->capture = &captured_work;
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
-  twinstream::Check(stream == captured_stream, "a capture ends that this thread has not begun");
-  const std::lock_guard lock(TheRuntime().mutex);
-  stream->capture = nullptr;
-  captured_stream = nullptr;
-  *graph = nullptr;
-  if (capture_is_broken) return Failed(cudaErrorStreamCaptureInvalidated);
-  *graph = new CUgraph_st{std::move(captured_work)};
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph,
-                                 unsigned long long flags) {  // NOLINT(google-runtime-int)
-  twinstream::Check(flags == 0, "cudaGraphInstantiate with the flags %d", flags);
-  *exec = new CUgraphExec_st{.card = CurrentCard(), .work = graph->work};
-  return cudaSuccess;
-}
-
-// Each run of its work begins anew.
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
-  if (exec->card != stream->card) return Failed(cudaErrorInvalidResourceHandle);
-  for (const Advance& advance : exec->work) Put(stream, advance);
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
-  delete exec;
-  return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
-  delete graph;
-  return cudaSuccess;
 }
