@@ -20,17 +20,18 @@ namespace {
 
 constexpr int64_t kUpdates = 3;
 
-RunRecord RunOnCards(int cards, const JobSpec& job, Overlap overlap) {
-  gpu::SetEmulatedHost({.cards = cards});
+RunRecord RunOnHost(const gpu::EmulatedHost& host, const JobSpec& job, Overlap overlap) {
+  gpu::SetEmulatedHost(host);
   return RunSteps(
       job, {.last = kUpdates, .execution = {.overlap = overlap}, .make_device = TestedDevices()});
 }
 
 void ExpectSameBitsOnOneCardAndOnMany(const JobSpec& job) {
   SCOPED_TRACE(job.parallel().ShortDebugString());
-  const RunRecord shared = RunOnCards(1, job, Overlap::kOff);
+  const RunRecord shared = RunOnHost({.cards = 1}, job, Overlap::kOff);
   for (Overlap overlap : {Overlap::kOff, Overlap::kOn}) {
-    ExpectSameBits(RunOnCards(GridShape::From(job.parallel()).ranks(), job, overlap), shared);
+    ExpectSameBits(RunOnHost({.cards = GridShape::From(job.parallel()).ranks()}, job, overlap),
+                   shared);
   }
 }
 
@@ -50,6 +51,15 @@ TEST(EmulatedCards, ChangeNoBitOfADenseModel) {
   job.mutable_model()->set_tied_embeddings(true);
   job.mutable_parallel()->set_shard_optimizer(true);
   ExpectSameBitsOnOneCardAndOnMany(OnLayout(job, {.pipeline = 2, .data = 2}));
+}
+
+// Of many micro-batches: their slots are used again while messages from them are under way.
+TEST(EmulatedCards, ChangeNoBitOfManyMicroBatches) {
+  JobSpec job = ShortJob(TrainSpec::FP32);
+  job.mutable_train()->set_global_batch(8);
+  job = OnLayout(job, {.pipeline = 2});
+  const RunRecord shared = RunOnHost({.cards = 1}, job, Overlap::kOff);
+  ExpectSameBits(RunOnHost({.cards = 2, .one_stream_at_a_time = true}, job, Overlap::kOff), shared);
 }
 
 TEST(EmulatedCards, ChangeNoBitOfAMixtureOfExperts) {

@@ -42,6 +42,7 @@ struct Runtime {
   Mark marks = 0;                                  // so many have been made
   std::set<Mark> awaited_marks;                    // those of them that have not happened
   uint32_t random = 1;
+  CUstream_st* latest = nullptr;  // that was chosen; may be gone
 
   void Change() {
     ++changes;

@@ -28,13 +28,21 @@ bool CanGoOn(const CUstream_st& stream) {
 // Null when none can.
 CUstream_st* AnyThatCanGoOn() {
   Runtime& runtime = TheRuntime();
+  if (TheHost().one_stream_at_a_time) {
+    const auto is = [](const auto& what) {
+      return std::any_of(TheRuntime().streams.begin(), TheRuntime().streams.end(), what);
+    };
+    if (is([](const CUstream_st* stream) { return stream->running; })) return nullptr;
+    const auto is_latest = [&](const CUstream_st* stream) { return stream == runtime.latest; };
+    if (is(is_latest) && CanGoOn(*runtime.latest)) return runtime.latest;
+  }
   const auto count = std::count_if(runtime.streams.begin(), runtime.streams.end(),
                                    [](const CUstream_st* stream) { return CanGoOn(*stream); });
   if (count == 0) return nullptr;
   runtime.random = runtime.random * 1664525U + 1013904223U;
   auto skip = (runtime.random >> 16) % count;
   for (CUstream_st* stream : runtime.streams) {
-    if (CanGoOn(*stream) && skip-- == 0) return stream;
+    if (CanGoOn(*stream) && skip-- == 0) return runtime.latest = stream;
   }
   return nullptr;
 }
