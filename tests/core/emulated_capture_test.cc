@@ -29,7 +29,10 @@ class CaptureTest : public ::testing::Test {
   void Begin() {
     ASSERT_EQ(cudaStreamBeginCapture(first(), cudaStreamCaptureModeThreadLocal), cudaSuccess);
   }
-  cudaError_t End() { return cudaStreamEndCapture(first(), &graph_); }
+  cudaError_t End() {
+    if (graph_ != nullptr) cudaGraphDestroy(graph_);  // of an earlier capture
+    return cudaStreamEndCapture(first(), &graph_);
+  }
   void Instantiate() {
     ASSERT_EQ(End(), cudaSuccess);
     ASSERT_EQ(cudaGraphInstantiate(&exec_, graph_, 0), cudaSuccess);
