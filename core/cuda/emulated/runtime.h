@@ -22,7 +22,8 @@ struct EmulatedHost {
   int64_t memory_bytes = int64_t{64} << 30;     // of each card
   int driver_version = 13000;                   // as CUDA writes it; 0: there is no driver
   cudaError_t count_error = cudaSuccess;        // of cudaGetDeviceCount, with a new enough driver
-  // Of all cards, and each as far as it can: others are as late as may be.
+  // Of all cards one stream goes on, as far as it can, before another does: that one is as late as
+  // may be. Not with AllowWork, which then may return early.
   bool one_stream_at_a_time = false;
 };
 // While no stream is there.

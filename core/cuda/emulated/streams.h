@@ -2,8 +2,9 @@
 //
 // Work on a stream is done as late as a card may do it: when a thread of the host waits for it,
 // which then does it. While a thread waits it goes on with any stream of any card that can, chosen
-// anew for each piece of work and alike in every run of a program with one thread: whatever lacks
-// an event between two streams, or changes memory that the host was promised, gives wrong results.
+// anew for each piece of work (or as EmulatedHost::one_stream_at_a_time says) and alike in every
+// run of a program with one thread: whatever lacks an event between two streams, or changes memory
+// that the host was promised, gives wrong results.
 #pragma once
 
 #include <cuda_runtime.h>
