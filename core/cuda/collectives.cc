@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/cuda/membership.h"
 #include "core/cuda/nccl.h"
 #include "core/cuda/operation_watch.h"
 #include "core/cuda/rounded_sums.h"
@@ -37,47 +37,6 @@ ncclDataType_t TypeOf(DType dtype) {
   }
   Die("unknown dtype");
 }
-
-// This rank in a group of NCCL's.
-class Membership {
- public:
-  explicit Membership(const DeviceGroup& group) : group_(group) {}  // `group` outlives it
-  ~Membership() { nccl_.CommDestroy(communicator_); }
-  Membership(const Membership&) = delete;
-  Membership& operator=(const Membership&) = delete;
-
-  // Returns when all members have come.
-  void Join() {
-    ncclUniqueId id;
-    static_assert(sizeof(id) == sizeof(group_.id));
-    std::memcpy(&id, group_.id.data(), sizeof(id));
-    ncclComm_t communicator = nullptr;
-    Must(nccl_.CommInitRank(&communicator, group_.size, id, group_.rank));
-    communicator_ = communicator;
-  }
-  ncclComm_t get() const { return communicator_; }
-
-  void Must(ncclResult_t result) const {
-    Check(result == ncclSuccess, "communication over %s: %s: %s", group_.name,
-          nccl_.GetErrorString(result), nccl_.GetLastError(communicator_));
-  }
-
-  // What has gone wrong beside the host, or nothing. From any thread.
-  std::string Failure() const {
-    const ncclComm_t communicator = communicator_;
-    ncclResult_t result = ncclSuccess;
-    if (communicator == nullptr) return "";
-    if (nccl_.CommGetAsyncError(communicator, &result) != ncclSuccess) return "no answer from NCCL";
-    if (result == ncclSuccess || result == ncclInProgress) return "";
-    return absl::StrFormat("%s: %s", nccl_.GetErrorString(result),
-                           nccl_.GetLastError(communicator));
-  }
-
- private:
-  const DeviceGroup& group_;
-  const Nccl& nccl_ = LoadNccl();
-  std::atomic<ncclComm_t> communicator_ = nullptr;
-};
 
 class CudaCollectives final : public DeviceCollectives {
  public:
@@ -277,7 +236,7 @@ class CudaWatch final : public DeviceWatch {
       : watch_({.card = device.card(),
                 .group = group,
                 .timeout_seconds = timeout_seconds,
-                .failure = [] { return std::string(); }},
+                .failure = AnyFailure},
                device.stream()) {}
 
   void Begin(const char* what) override { watch_.Begin(what); }

@@ -2,6 +2,7 @@
 // ranks that share a card and go through memory of the host. What an event between two streams
 // should put in order, and does not, would show here.
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -152,22 +153,37 @@ TEST(EmulatedCardsReplay, IsLeftToStepsInWhichTheHostHasNoPart) {
   EXPECT_EQ(RunOnCards(OnLayout(job, {.data = 2}), span).replayed_steps, 0);
 }
 
-TEST(EmulatedCardsReplayDeathTest, ARankThatDoesNotComeToAReplayedStepIsNoticedInTime) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const JobSpec job = OnLayout(ShortJob(TrainSpec::FP32), {.data = 2});
-  const auto stay_away = [](Trainer& trainer, int64_t step) {
-    const bool stays = trainer.grid().world().rank() == 1 && step == 4;
-    if (stays) std::this_thread::sleep_for(std::chrono::minutes(5));
+// Rank 1 does something else in place of its fourth step, which is a replayed one.
+void WithoutRank1(double timeout_seconds, const std::function<void()>& otherwise) {
+  const auto stay_away = [&](Trainer& trainer, int64_t step) {
+    if (trainer.grid().world().rank() != 1 || step != 4) return;
+    otherwise();
+    std::this_thread::sleep_for(std::chrono::minutes(5));
   };
-  const RunSpan span = {.last = 4,
-                        .execution = kReplay,
-                        .timeout_seconds = 3,
-                        .make_device = nullptr,
-                        .before_step = stay_away};
+  RunOnCards(OnLayout(ShortJob(TrainSpec::FP32), {.data = 2}), {.last = 4,
+                                                                .execution = kReplay,
+                                                                .timeout_seconds = timeout_seconds,
+                                                                .make_device = nullptr,
+                                                                .before_step = stay_away});
+}
+
+class EmulatedCardsReplayDeathTest : public ::testing::Test {
+ protected:
+  void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
+};
+
+TEST_F(EmulatedCardsReplayDeathTest, ARankThatDoesNotComeToAReplayedStepIsNoticedInTime) {
   EXPECT_EXIT(
-      RunOnCards(job, span), ::testing::ExitedWithCode(1),
+      WithoutRank1(3, [] {}), ::testing::ExitedWithCode(1),
       "replayed step over world has not ended for 3 s: another rank of the group has failed "
       "or has not come to it");
+}
+
+TEST_F(EmulatedCardsReplayDeathTest, AFailureOfNcclDuringAReplayedStepIsToldWithItsGroup) {
+  EXPECT_EXIT(WithoutRank1(60, [] { gpu::FailNccl(ncclRemoteError); }),
+              ::testing::ExitedWithCode(1),
+              "replayed step over world failed: [a-z ]+: remote process exited or there was a "
+              "network error: FailNccl was called");
 }
 
 }  // namespace
