@@ -28,7 +28,8 @@ void Pause(double seconds) { std::this_thread::sleep_for(std::chrono::duration<d
 
 // This rank's card, and its communicator with all others.
 struct OnCard {
-  OnCard(Transport& transport, const GroupUse& use, double timeout_seconds = 60)
+  // By default long: under a sanitizer emulated kernels take a hundred times as long.
+  OnCard(Transport& transport, const GroupUse& use, double timeout_seconds = 600)
       : device(transport.rank()),
         world(std::make_unique<HostCommunicator>(transport, GridGroup::kWorld,
                                                  AllRanks(transport.size())),
