@@ -110,8 +110,6 @@ bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts) {
          std::getenv("OMPI_MCA_oob_tcp_keepalive_time") == nullptr;
 }
 
-int64_t PeakExtent(const Device& device) { return device.host_memory() ? 2048 : 8192; }
-
 namespace {
 
 double ProductFlops(Device& device, int64_t extent, DType dtype) {
@@ -132,6 +130,14 @@ double ProductFlops(Device& device, int64_t extent, DType dtype) {
 }
 
 }  // namespace
+
+int64_t PeakExtent(Device& device) {
+  if (device.host_memory()) return 2048;
+  constexpr int64_t kWhole = 8192, kPart = kWhole / 8;
+  constexpr double kMostSeconds = 2;
+  const double whole = 2 * std::pow(static_cast<double>(kWhole), 3);
+  return whole / ProductFlops(device, kPart, DType::kF32) < kMostSeconds ? kWhole : kPart;
+}
 
 double MeasurePeakFlops(Device& device, int64_t extent, DType dtype) {
   const double wide = ProductFlops(device, extent, DType::kF32);

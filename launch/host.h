@@ -32,8 +32,9 @@ bool WatchedOnTerminal();
 // signs of life: it then takes minutes to notice that one of them cannot be reached any more.
 bool LostHostsGoUnnoticed(absl::Span<const std::string> hosts);
 
-// The extent of square matrices whose product gives the device its full speed.
-int64_t PeakExtent(const Device& device);
+// The extent of square matrices whose product gives the device its full speed; less on a card so
+// slow that such a product would take seconds.
+int64_t PeakExtent(Device& device);
 
 // FLOP/s of a product of extent x extent matrices on this device, operands and result of this type:
 // the best of a few. bf16: the better of its own and of float32's, in which such products can

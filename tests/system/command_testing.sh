@@ -1,21 +1,22 @@
 # shellcheck shell=bash
 # What tests of the program's commands share: source it with FOLDER_OF_THE_TEST_PROGRAMS. Works in a
 # new folder with a tiny job.textproto, a training and a validation file. The first failure ends the
-# test.
+# test. In the environment: TESTED_PROGRAM, another program than the build's; TESTED_DEVICE, whose
+# jobs are not the CPU's; TESTED_SECONDS, that each run may take (60).
 set -u
-program=$(realpath "$1/../twinstream")
+program=${TESTED_PROGRAM:-$(realpath "$1/../twinstream")}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cd "$folder" || exit 1
 output=$folder/output
 launcher=(mpirun)
 
-cat >job.textproto <<'JOB'
+cat >job.textproto <<JOB
 name: "tiny"
 model { residual: SIAMESE_HYBRID_PRE layers: 2 hidden: 16 heads: 2 ffn: 24 vocabulary: 256 sequence: 8 }
 data { train { path: "tokens.bin" } validation { path: "validation.bin" } }
 optimizer { schedule: CONSTANT peak_lr: 1e-2 }
-train { steps: 6 global_batch: 4 eval_every: 3 eval_batches: 1000 device: CPU }
+train { steps: 6 global_batch: 4 eval_every: 3 eval_batches: 1000 device: ${TESTED_DEVICE:-CPU} }
 checkpoint { every_steps: 3 }
 JOB
 python3 - <<'PYTHON'
@@ -33,13 +34,13 @@ fail() { # fail MESSAGE
   exit 1
 }
 
-# run EXIT_CODE RANKS ARGUMENTS...: the program on so many ranks ends with this code within a minute.
+# run EXIT_CODE RANKS ARGUMENTS...: the program on so many ranks ends with this code in time.
 run() {
   local code=$1 ranks=$2
   shift 2
   local command=("${launcher[@]}" -np "$ranks" "$program" "$@")
   if [ "$ranks" = alone ]; then command=("$program" "$@"); fi
-  timeout 60 "${command[@]}" >"$output" 2>&1
+  timeout "${TESTED_SECONDS:-60}" "${command[@]}" >"$output" 2>&1
   local got=$?
   [ "$got" = "$code" ] || fail "$* on $ranks: exit code $got instead of $code"
 }
