@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_format.h"
 #include "models/moe.h"
 #include "parallel/collectives.h"
 
@@ -11,11 +10,6 @@ namespace twinstream {
 namespace {
 
 constexpr int64_t kHeadSums = 2;  // LmHead's, before ModelContext::router_sums
-
-std::string Size(int64_t bytes) {
-  const double mib = static_cast<double>(bytes) / (1 << 20);
-  return mib < 1024 ? absl::StrFormat("%.1f MiB", mib) : absl::StrFormat("%.2f GiB", mib / 1024);
-}
 
 std::vector<std::string> Names(const std::vector<ModelParameter>& parameters) {
   std::vector<std::string> names;
@@ -70,23 +64,6 @@ Program Checked(const std::vector<Program>& compute, const PipelineShape& shape,
 
 int64_t AccumulationSteps(const JobSpec& job) {
   return job.train().global_batch() / (job.train().microbatch() * job.parallel().data());
-}
-
-MemoryPlan& MemoryPlan::operator+=(const MemoryPlan& other) {
-  weights += other.weights;
-  gradients += other.gradients;
-  optimizer += other.optimizer;
-  activations += other.activations;
-  scratch += other.scratch;
-  batch += other.batch;
-  return *this;
-}
-
-std::string MemoryPlan::ToString() const {
-  return absl::StrFormat(
-      "weights %s, gradients %s, optimizer %s, activations %s, scratch %s, batch %s: total %s",
-      Size(weights), Size(gradients), Size(optimizer), Size(activations), Size(scratch),
-      Size(batch), Size(total()));
 }
 
 Trainer::Trainer(const JobSpec& job, Purpose purpose, int64_t micro_batches, Device& device,
@@ -251,11 +228,28 @@ void Trainer::LoadBatch() {
 }
 
 // On the batch that is loaded.
-void Trainer::Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer) {
+void Trainer::SetBatch(TransformerStage::Pass pass) {
   device_.ops().Zero(sums_);
   for (const std::unique_ptr<TransformerStage>& stage : stages_) {
     stage->SetBatch(pass, tokens_, targets_, sums_.Rows(0, kHeadSums));
   }
+}
+
+// A kernel that a library loads at its first launch may wait for all that is under way on its card.
+// With messages among it two cards could wait for each other (docs/schedules.md). Products of
+// experts have new shapes in any step: they cannot be rehearsed.
+void Trainer::Rehearse() {
+  if (grid_.path() != TensorPath::kNetwork || pipeline_.ranks == 1 || job_.model().has_moe())
+    return;
+  SetBatch(TransformerStage::Pass::kTraining);
+  parameters_.ClearGradients(device_.ops());
+  context_.observer = nullptr;
+  engine_->Rehearse();
+  context_.observer = this;
+}
+
+void Trainer::Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer) {
+  SetBatch(pass);
   engine_->Run(program, observer, [&](int stage) {
     optimizer_.StartReduce(stages_[static_cast<size_t>(pipeline_.ChunkOf(stage))]->parameters());
   });
@@ -311,6 +305,7 @@ void Trainer::GradientsReady(Range parameters) { optimizer_.StartReduce(paramete
 // Gradients and sums_ of the batch that is loaded. Where steps may be replayed the host has no part
 // in it but to issue the same work in every step.
 void Trainer::ComputeGradients() {
+  if (!prepared_) Rehearse();
   parameters_.ClearGradients(device_.ops());
   const ObservedSpan span(*observer_, {SpanKind::kPipeline, "pipeline"});
   Run(TransformerStage::Pass::kTraining, training_, *observer_);

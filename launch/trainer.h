@@ -12,6 +12,7 @@
 #include "absl/types/span.h"
 #include "core/device.h"
 #include "launch/batch_loader.h"
+#include "launch/memory_plan.h"
 #include "launch/step_replay.h"
 #include "models/decoder.h"
 #include "models/transformer_stage.h"
@@ -36,14 +37,6 @@ enum class Replay { kOff, kOn };
 struct ExecutionOptions {
   Overlap overlap = Overlap::kOn;
   Replay replay = Replay::kOff;
-};
-
-// Bytes on this rank, by part.
-struct MemoryPlan {
-  int64_t weights = 0, gradients = 0, optimizer = 0, activations = 0, scratch = 0, batch = 0;
-  int64_t total() const { return weights + gradients + optimizer + activations + scratch + batch; }
-  MemoryPlan& operator+=(const MemoryPlan& other);
-  std::string ToString() const;  // "weights 1.5 GiB, gradients 1.5 GiB, ..., total 8.1 GiB"
 };
 
 // One global batch's part of this rank: [M, N] each.
@@ -126,6 +119,8 @@ class Trainer final : private StageObserver {
   void AddRouterLosses(absl::Span<const double> router_sums, StepResult* result);
   StepResult Measure(bool stop_requested);  // what the step is known by before its update
   void LoadBatch();
+  void SetBatch(TransformerStage::Pass pass);
+  void Rehearse();
   void Run(TransformerStage::Pass pass, const Program& program, SpanObserver& observer);
   void ComputeGradients();
   std::optional<StepReplay> ReplayFor(Replay replay, double timeout_seconds);

@@ -167,6 +167,18 @@ void PipelineEngine::Run(const Program& program, SpanObserver& observer,
   }
 }
 
+void PipelineEngine::Rehearse() {
+  for (int chunk = 0; chunk < shape_.chunks; ++chunk) {
+    Stage& stage = *stages_[static_cast<size_t>(chunk)];
+    Slot& slot = slots_[0].by_chunk[static_cast<size_t>(chunk)];
+    for (int micro_batch = 0; micro_batch < std::min(2, shape_.micro_batches); ++micro_batch) {
+      stage.Forward(micro_batch, slot);
+      stage.BackwardInput(micro_batch, slot);
+      stage.BackwardWeight(micro_batch, slot);
+    }
+  }
+}
+
 void PipelineEngine::Execute(const Instruction& instruction, SlotState& state,
                              absl::FunctionRef<void(int stage)> reduce) {
   const auto [op, stage_number, micro_batch, slot_number] = instruction;

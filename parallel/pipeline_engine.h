@@ -35,6 +35,10 @@ class PipelineEngine {
   // messages have left. The observer is told of every instruction, and of waiting for sends.
   void Run(const Program& program, SpanObserver& observer,
            absl::FunctionRef<void(int stage)> reduce);
+  // Before the first program: every stage's first two micro-batches (or one), forward and backward,
+  // without messages, so that the device does what it does at the first call of an operation, or of
+  // one that adds to its result, while no message is under way. The results are good for nothing.
+  void Rehearse();
 
   // Slots used by the programs run so far.
   int peak_slots_seen() const { return peak_slots_seen_; }

@@ -22,8 +22,8 @@ struct Variable {
 // stay.
 constexpr Variable kEnvironment[] = {
     // A kernel that is loaded at its first launch may wait until the whole card is idle, and a
-    // receive that is under way on it until another rank launches that kernel: for ever. Those
-    // that cuBLASLt loads itself, in the first step, remain a risk.
+    // receive that is under way on it until another rank launches that kernel: for ever. Of those
+    // that cuBLASLt loads itself docs/schedules.md tells.
     {"CUDA_MODULE_LOADING", "EAGER"},
     // Streams that share one of the card's queues wait for each other's work. Each group of ranks
     // has a stream, and by default there are 8 queues.

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <sstream>
+#include <tuple>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -76,6 +78,63 @@ TEST(Schedule, IsCompleteAndNeverStuckForEveryPipelineAndBatch) {
     ++cases;
   });
   EXPECT_GE(cases, (3 + 4) * 8 * 16);
+}
+
+// Whether the ranks come to their ends if each, before it computes, waits until every message that
+// it has sent or asked for has been met by the other side's call.
+bool EndEvenIfComputingWaitsForMessages(const std::vector<Program>& programs) {
+  using Message = std::tuple<int, int, int>;  // from stage, to stage, micro-batch
+  std::set<Message> sent, asked_for;
+  std::vector<size_t> next(programs.size(), 0);
+  std::vector<std::vector<Message>> under_way(programs.size());
+  const auto have_met = [&](const Message& m) { return sent.count(m) + asked_for.count(m) == 2; };
+  const auto go_on = [&](size_t rank) {
+    const auto [op, stage, micro_batch, slot] = programs[rank][next[rank]];
+    std::vector<Message>& own = under_way[rank];
+    switch (op) {
+      case PipelineOp::kSendActivation:
+        own.push_back(*sent.insert({stage, stage + 1, micro_batch}).first);
+        return true;
+      case PipelineOp::kSendGradient:
+        own.push_back(*sent.insert({stage, stage - 1, micro_batch}).first);
+        return true;
+      case PipelineOp::kReceiveActivation:
+        own.push_back(*asked_for.insert({stage - 1, stage, micro_batch}).first);
+        return true;
+      case PipelineOp::kReceiveGradient:
+        own.push_back(*asked_for.insert({stage + 1, stage, micro_batch}).first);
+        return true;
+      case PipelineOp::kReduceGradients:
+        return true;
+      case PipelineOp::kForward:
+      case PipelineOp::kBackwardInput:
+      case PipelineOp::kBackwardWeight:
+        return std::all_of(own.begin(), own.end(), have_met);
+    }
+    return false;
+  };
+  size_t instructions = 0, done = 0, before = 0;
+  for (const Program& program : programs) instructions += program.size();
+  do {
+    before = done;
+    for (size_t rank = 0; rank < programs.size(); ++rank) {
+      for (; next[rank] < programs[rank].size() && go_on(rank); ++next[rank]) ++done;
+    }
+  } while (done > before);
+  return done == instructions;
+}
+
+// As a device may wait that loads a kernel at its first launch. What else there is between ranks'
+// devices, PipelineEngine::Rehearse is for.
+TEST(Schedule, OfOneChunkEndsEvenIfComputingWaitsForMessages) {
+  ForEachCase([](ParallelSpec::Schedule schedule, const PipelineShape& shape) {
+    EXPECT_TRUE(
+        EndEvenIfComputingWaitsForMessages(LowerSchedule(GenerateForwardOnly(shape), shape)));
+    if (HasVirtualStages(schedule)) return;
+    EXPECT_TRUE(EndEvenIfComputingWaitsForMessages(Lowered(schedule, shape)));
+  });
+  const PipelineShape shape{.ranks = 2, .chunks = 2, .micro_batches = 3};
+  EXPECT_FALSE(EndEvenIfComputingWaitsForMessages(Lowered(ParallelSpec::INTERLEAVED, shape)));
 }
 
 TEST(Schedule, GpipeAnd1F1BWaitForFillingAndDrainingWithFAndI) {

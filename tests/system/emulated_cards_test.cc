@@ -63,6 +63,17 @@ TEST(EmulatedCards, ChangeNoBitOfManyMicroBatches) {
   ExpectSameBits(RunOnHost({.cards = 2, .one_stream_at_a_time = true}, job, Overlap::kOff), shared);
 }
 
+// Chunks whose messages cross: a rank that waited for its own before it went on could wait for
+// ever.
+TEST(EmulatedCards, LoadNoKernelWhileMessagesAreUnderWay) {
+  JobSpec job = ShortJob(TrainSpec::BF16);
+  job.mutable_model()->set_layers(4);
+  job.mutable_train()->set_global_batch(6);
+  job = OnLayout(job, {.pipeline = 2, .virtual_stages = 2, .schedule = ParallelSpec::INTERLEAVED});
+  ExpectSameBits(RunOnHost({.cards = 2, .loading_waits = true}, job, Overlap::kOn),
+                 RunOnHost({.cards = 1}, job, Overlap::kOff));
+}
+
 TEST(EmulatedCards, ChangeNoBitOfAMixtureOfExperts) {
   JobSpec job = ShortJob(TrainSpec::FP32);
   job.mutable_model()->mutable_moe()->set_experts(4);

@@ -5,8 +5,14 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
 
-#include "core/check.h"
+#include "absl/strings/str_cat.h"
+#include "core/cuda/check.h"
+#include "core/cuda/emulated/runtime.h"
 #include "core/cuda/emulated/streams.h"
 #include "core/device.h"
 #include "core/ops.h"
@@ -187,6 +193,26 @@ void CheckMemory(const Problem& problem, const std::array<uint32_t, 4>& alignmen
         "cublasLtMatmul: D overlaps A or B");
 }
 
+// From now on there is a kernel for such products: of these extents and types, added to D or not.
+void Load(const Problem& problem, float beta) {
+  struct Loaded {
+    std::mutex mutex;
+    std::set<std::string> kernels;
+  };
+  static Loaded& loaded = *new Loaded;
+  if (!gpu::TheHost().loading_waits) return;
+  std::string kernel = absl::StrCat(gpu::CurrentCard(), " ", problem.product.operation_a,
+                                    problem.product.operation_b, " ", beta);
+  for (const Layout& layout : problem.layouts) {
+    absl::StrAppend(&kernel, " ", layout.type, " ", layout.rows, "x", layout.columns);
+  }
+  {
+    const std::lock_guard lock(loaded.mutex);
+    if (!loaded.kernels.insert(std::move(kernel)).second) return;
+  }
+  Check(gpu::AwaitCard(gpu::CurrentCard()), "the loading of a kernel");
+}
+
 // D' = op(B)' op(A)'. What is kept in the workspace is lost.
 void IssueProduct(const Problem& problem, const std::array<const void*, 4>& matrices, float beta,
                   void* workspace, size_t workspace_bytes, cudaStream_t stream) {
@@ -349,6 +375,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t prod
   const float factor = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   Check(factor == 1 && (kept == 0 || kept == 1),
         "cublasLtMatmul: the emulation has no alpha of %g with a beta of %g", factor, kept);
+  Load(problem, kept);
   IssueProduct(problem, matrices, kept, workspace, result.workspaceSize, stream);
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -25,6 +25,9 @@ struct EmulatedHost {
   // Of all cards one stream goes on, as far as it can, before another does: that one is as late as
   // may be. Not with AllowWork, which then may return early.
   bool one_stream_at_a_time = false;
+  // The first product of a kind waits for all that its card has been given, as the loading of a
+  // kernel may.
+  bool loading_waits = false;
 };
 // While no stream is there.
 void SetEmulatedHost(const EmulatedHost& host);
