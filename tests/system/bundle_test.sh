@@ -1,6 +1,7 @@
 #!/bin/bash
 # The bundle for machines with a card: unpacked anywhere it runs ranks under its own mpirun, with
-# libraries and plugins of its own, and gpu_check.sh says that this machine has no card.
+# libraries and plugins of its own, its programs run on a card (an emulated one), and gpu_check.sh says
+# that this machine has none.
 # Usage: bundle_test.sh FOLDER_OF_THE_TEST_PROGRAMS
 set -u
 deploy=$(realpath "$(dirname "$0")/../../deploy")
@@ -57,6 +58,21 @@ inside "twinstream prepare-data --input='$bundle/LICENSE' --output=text --tokeni
   fail "prepare-data"
 ranks="OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 mpirun -np 2 --oversubscribe"
 inside "$ranks '$bundle/bin/twinstream' verify job.textproto" || fail "two ranks"
+
+# What gpu_check.sh runs, with the tests' module of the same source in place of the backend.
+cp "$deploy/../build/core/cuda/emulated/twinstream_cuda.so" "$bundle/bin/"
+on_card() { # on_card PATTERN COMMAND: ends well and says so
+  inside "export OMP_NUM_THREADS=1 && $2" || fail "$2"
+  grep -Eq -- "$1" "$output" || fail "$2: no line like: $1"
+}
+on_card 'PASSED .* [1-9][0-9]* test' "backends_test --gtest_filter='CudaDeviceTest.*'"
+on_card 'PASSED .* [1-9][0-9]* test' "cuda_device_test --gtest_filter='DeviceTraining.*OfTheCpu'"
+on_card '^worst parameter gradient .* ok ' \
+  "$ranks '$bundle/bin/twinstream' verify job.textproto --override='train { device: CUDA precision: BF16 }'"
+on_card '"replayed_steps": [1-9]' \
+  "train_benchmark --device=CUDA --shape=tiny --rounds=1 --steps=2 --replay --json=steps.json && cat steps.json"
+on_card '^SwiGluForward/tiny/BF16' \
+  "ops_benchmark --device=cuda --benchmark_min_time=0.001 --benchmark_filter=^SwiGluForward/tiny/BF16"
 
 echo 99.9 >"$bundle/glibc"
 ! inside "bash '$bundle/gpu_check.sh' '$bundle' results" || fail "a glibc of the future passes"
