@@ -8,11 +8,14 @@
 
 namespace twinstream {
 
-// `what`: the call or the kernel, for the message.
+// `what`: the call or the kernel, for the message, which names the thread's card too.
 inline void Check(cudaError_t error, const char* what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (error != cudaSuccess) {
-    Die(absl::StrFormat("%s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error)),
+    int card = 0;
+    (void)cudaGetDevice(&card);  // sets it even where earlier work has failed
+    Die(absl::StrFormat("%s: %s (%s) on card %d", what, cudaGetErrorString(error),
+                        cudaGetErrorName(error), card),
         file, line);
   }
 }

@@ -234,7 +234,7 @@ TEST_F(CudaMemoryDeathTest, ACardThatBreaksWhileItsWorkIsAwaitedIsTold) {
   };
   const std::string told =
       "^cudaStreamSynchronize: the work before it: unspecified launch failure "
-      "\\(cudaErrorLaunchFailure\\)";
+      "\\(cudaErrorLaunchFailure\\) on card 0 ";
   EXPECT_EXIT(wait([](CudaDevice& device, const Storage&) { device.Synchronize(); }),
               ExitedWithCode(1), told);
   EXPECT_EXIT(wait([](CudaDevice& device, const Storage& storage) {

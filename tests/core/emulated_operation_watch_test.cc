@@ -112,7 +112,7 @@ TEST_F(OperationWatchDeathTest, AnErrorOfTheCardDoes) {
     Pause(30);
   };
   EXPECT_EXIT(fail(), ExitedWithCode(1),
-              "cudaEventQuery: unspecified launch failure \\(cudaErrorLaunchFailure\\)");
+              "cudaEventQuery: unspecified launch failure \\(cudaErrorLaunchFailure\\) on card 3 ");
 }
 
 TEST_F(OperationWatchDeathTest, AnOperationThatDoesNotEndDoes) {

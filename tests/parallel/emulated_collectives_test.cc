@@ -258,7 +258,7 @@ TEST_F(CudaCollectivesDeathTest, ACardThatBreaksIsTold) {
   };
   EXPECT_EXIT(WithoutTheOther(GroupWork::kCollectives, 60, fail), ExitedWithCode(1),
               "^cuda(EventQuery|StreamSynchronize: the work before it): unspecified launch failure "
-              "\\(cudaErrorLaunchFailure\\)");
+              "\\(cudaErrorLaunchFailure\\) on card [01] ");
 }
 
 TEST_F(CudaCollectivesDeathTest, RoundedSumsWithoutTheirMemoryAreRefused) {
