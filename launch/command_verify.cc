@@ -17,16 +17,28 @@ namespace {
 
 constexpr int64_t kMostUpdates = 3;
 
+// Of rank 0, where not even the least of the model fits.
+absl::Status TooLarge(JobSpec job, Device& device) {
+  constexpr double kGiB = 1 << 30;
+  job.mutable_model()->set_layers(int64_t{job.parallel().pipeline()} *
+                                  job.parallel().virtual_stages());
+  const MemoryPlan plan = ReferenceMemory(job, device);
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rank 0 has %.1f GiB left, and half of it is for the whole model by itself, which plans for "
+      "%.1f GiB with one layer per stage (%s): verify a smaller model, with --override='model { "
+      "... }', or on more memory",
+      static_cast<double>(AvailableMemory(device)) / kGiB, static_cast<double>(plan.total()) / kGiB,
+      plan.ToString()));
+}
+
 // Shrinks the model until it fits on rank 0. Returns what a person should know about that.
 absl::StatusOr<std::string> FitReference(Runtime& runtime, Device& device, JobSpec* job) {
+  const ActivityScope doing("looking for how much of the model fits");
   const int64_t fitting =
       runtime.rank() == 0 ? LayersToVerify(*job, AvailableMemory(device), device) : 0;
   const int64_t layers = static_cast<int64_t>(
       AllReduceValue(runtime.world(), static_cast<double>(fitting), Reduction::kSum));
-  if (layers == 0) {
-    return absl::FailedPreconditionError(
-        "rank 0 cannot hold even one layer per stage of this model by itself");
-  }
+  if (layers == 0) return TooLarge(*job, device);
   const int64_t asked = job->model().layers();
   job->mutable_model()->set_layers(layers);
   return layers == asked ? ""
@@ -75,16 +87,14 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
   trainer.Materialize();
   trainer.InitializeWeights();
   const int64_t updates = std::min(kMostUpdates, job->train().steps());
-  const std::vector<VerificationRow> rows =
+  const Verification verification =
       VerifyLayout(runtime.world(), trainer, *data, **device, updates);
   if (runtime.rank() == 0) {
     absl::PrintF("%s on %s against one rank, %d updates\n%s%s", job->name(),
-                 trainer.grid().shape().ToString(), updates, *note, TableOf(rows));
+                 trainer.grid().shape().ToString(), updates, *note, TableOf(verification.rows));
   }
-  if (std::all_of(rows.begin(), rows.end(), [](const VerificationRow& row) { return row.ok(); })) {
-    return absl::OkStatus();
-  }
-  return absl::InternalError(OutsideMessage(*job));
+  if (verification.ok()) return absl::OkStatus();
+  return absl::InternalError(OutsideMessage(*job, verification));
 }
 
 }  // namespace twinstream

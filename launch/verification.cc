@@ -4,9 +4,11 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "core/crc32c.h"
 #include "launch/expected_rounding.h"
@@ -143,37 +145,58 @@ double Relative(double value, double reference) {
   return value == reference ? 0 : std::abs(value / reference - 1);
 }
 
-// The first updates on both; the rows that compare them. Only rank 0 has a reference.
-std::vector<VerificationRow> CompareUpdates(Communicator& world, Trainer& trainer,
-                                            Reference* reference, const TokenDataset& data,
-                                            Device& device, int64_t updates) {
+// Includes what an update has. The note: where it begins to be too much.
+void Include(double difference, int64_t update, VerificationRow* row) {
+  const bool was_ok = row->ok();
+  row->difference = Maximum(row->difference, difference);
+  if (was_ok && !row->ok()) row->note = absl::StrCat("from update ", update, " on");
+}
+
+// The first updates on both. Only rank 0 has a reference.
+Verification CompareUpdates(Communicator& world, Trainer& trainer, Reference* reference,
+                            const TokenDataset& data, Device& device, int64_t updates) {
+  Verification verification;
   const ExpectedRounding rounding = ExpectedRoundingOf(trainer.job());
   VerificationRow loss = {.what = "loss", .limit = rounding.loss},
                   norm = {.what = "gradient norm", .limit = rounding.norm}, gradient;
   for (int64_t update = 1; update <= updates; ++update) {
     const StepResult result = TrainUpdate(trainer, data, update, false);
     double loss_difference = 0, norm_difference = 0;
+    bool finite = true;
     if (reference != nullptr) {
       const StepResult expected = TrainUpdate(reference->trainer, data, update, false);
       loss_difference = Relative(result.loss, expected.loss);
       norm_difference = Relative(result.gradient_norm, expected.gradient_norm);
+      finite = expected.finite;
     }
-    loss.Include(MaxOverRanks(world, loss_difference));
-    norm.Include(MaxOverRanks(world, norm_difference));
+    if (AnyRank(world, !finite)) {
+      verification.nonfinite = update;
+      break;
+    }
+    Include(MaxOverRanks(world, loss_difference), update, &loss);
+    Include(MaxOverRanks(world, norm_difference), update, &norm);
     // Later updates start from weights that Adam has moved by whole learning rates where gradients
     // are near zero: only the first one's gradients are comparable tensor by tensor.
     if (update == 1) {
       gradient = CompareGradients(world, trainer, reference, rounding.gradient, device);
+      verification.first_update_ok = loss.ok() && norm.ok() && gradient.ok();
     }
   }
-  return {loss, norm, gradient, CompareReplicas(world, trainer, device)};
+  const VerificationRow replicas = CompareReplicas(world, trainer, device);
+  verification.first_update_ok = verification.first_update_ok && replicas.ok();
+  verification.rows = {loss, norm, gradient, replicas};
+  return verification;
 }
 
 }  // namespace
 
-std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
-                                          const TokenDataset& data, Device& device,
-                                          int64_t updates) {
+bool Verification::ok() const {
+  return nonfinite == 0 &&
+         std::all_of(rows.begin(), rows.end(), [](const VerificationRow& row) { return row.ok(); });
+}
+
+Verification VerifyLayout(Communicator& world, Trainer& trainer, const TokenDataset& data,
+                          Device& device, int64_t updates) {
   std::optional<Reference> reference;
   if (world.rank() == 0) {
     reference.emplace(trainer.job(), device);
@@ -187,9 +210,24 @@ MemoryPlan ReferenceMemory(const JobSpec& job, Device& device) {
   return Reference(job, device).trainer.memory();
 }
 
-std::string OutsideMessage(const JobSpec& job) {
+std::string OutsideMessage(const JobSpec& job, const Verification& verification) {
+  if (verification.nonfinite > 0) {
+    return absl::StrFormat(
+        "loss or gradient norm of update %d are no numbers on one rank either: nothing is compared "
+        "from there on. Verify with a smaller %s.",
+        verification.nonfinite,
+        verification.nonfinite == 1 ? "model.init.std" : "optimizer.peak_lr");
+  }
   std::string message =
       "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
+  if (verification.first_update_ok) {
+    absl::StrAppend(&message,
+                    ". The first update is as on one rank. The learning rate may be why later ones "
+                    "are not: it takes whole steps along gradients that are nothing but rounding. "
+                    "Verify again with a smaller optimizer.peak_lr. A wrong layout is OUTSIDE all "
+                    "the same.");
+    return message;
+  }
   const bool routes = job.model().has_moe();
   if (!routes && job.train().precision() != TrainSpec::BF16) return message;
   const char* const reason =
@@ -204,11 +242,17 @@ std::string OutsideMessage(const JobSpec& job) {
 
 int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
   const int64_t stages = int64_t{job.parallel().pipeline()} * job.parallel().virtual_stages();
-  for (int64_t layers = job.model().layers(); layers >= stages; --layers) {
+  const auto fit = [&](int64_t layers) {
     job.mutable_model()->set_layers(layers);
-    if (bytes == 0 || ReferenceMemory(job, device).total() < bytes / 2) return layers;
+    return bytes == 0 || ReferenceMemory(job, device).total() < bytes / 2;
+  };
+  int64_t fitting = job.model().layers();
+  if (fit(fitting)) return fitting;
+  for (int64_t too_many = std::exchange(fitting, stages - 1); too_many - fitting > 1;) {
+    const int64_t layers = (fitting + too_many) / 2;
+    (fit(layers) ? fitting : too_many) = layers;
   }
-  return 0;
+  return fitting < stages ? 0 : fitting;
 }
 
 }  // namespace twinstream

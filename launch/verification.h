@@ -20,7 +20,16 @@ struct VerificationRow {
   double limit = 0, difference = 0;
   std::string note;                                // the tensor or box that is furthest off
   bool ok() const { return difference <= limit; }  // false for a NaN
-  void Include(double another) { difference = Maximum(difference, another); }
+};
+
+struct Verification {
+  std::vector<VerificationRow> rows;
+  bool first_update_ok = false;  // and replicas are alike: what is not ok() is of later updates
+  // The update whose loss or gradient norm is no number on one rank either; 0: none. Neither it nor
+  // a later one is compared.
+  int64_t nonfinite = 0;
+
+  bool ok() const;
 };
 
 // Loss and gradient norm (relative, the largest of all updates), the worst parameter's gradient (of
@@ -28,15 +37,14 @@ struct VerificationRow {
 // copies on several ranks differ. Collective over `world`, which spans the trainer's ranks; rank 0
 // is the one that also runs the reference by itself. The trainer has its weights from train.seed
 // and has done no step.
-std::vector<VerificationRow> VerifyLayout(Communicator& world, Trainer& trainer,
-                                          const TokenDataset& data, Device& device,
-                                          int64_t updates);
+Verification VerifyLayout(Communicator& world, Trainer& trainer, const TokenDataset& data,
+                          Device& device, int64_t updates);
 
 // What the reference takes of rank 0's memory.
 MemoryPlan ReferenceMemory(const JobSpec& job, Device& device);
 
-// What rows that are not ok() say about the job's layout.
-std::string OutsideMessage(const JobSpec& job);
+// What a verification that is not ok() says about the job's layout, or the job.
+std::string OutsideMessage(const JobSpec& job, const Verification& verification);
 
 // The most of the job's layers that a process with this memory can hold twice, whole and as parts;
 // 0: not even one per stage. Layers go first because layouts are about what is in them and between

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // The rows that are outside, "name of the row: note", of three updates in which rank 1 has this
-// fault.
+// fault; then the message, unless all is well.
 std::vector<std::string> RowsOutside(const JobSpec& job, const DroppingTransport::Fault& fault) {
   const TinyData data(job);
   std::vector<std::string> outside;
@@ -28,15 +28,16 @@ std::vector<std::string> RowsOutside(const JobSpec& job, const DroppingTransport
     Trainer trainer(job, Purpose::kTraining, AccumulationSteps(job), *device, dropping);
     trainer.Materialize();
     trainer.InitializeWeights();
-    const std::vector<VerificationRow> rows =
+    const Verification verification =
         VerifyLayout(trainer.grid().world(), trainer, data.dataset(), *device, 3);
     if (transport.rank() == 1) {
       EXPECT_TRUE(fault.operation.empty() || dropping.seen() > fault.first) << fault.operation;
     }
     if (transport.rank() != 0) return;
-    for (const VerificationRow& row : rows) {
+    for (const VerificationRow& row : verification.rows) {
       if (!row.ok()) outside.push_back(row.what + ": " + row.note);
     }
+    if (!verification.ok()) outside.push_back(OutsideMessage(job, verification));
   });
   return outside;
 }
@@ -54,12 +55,13 @@ TEST(Verification, LayoutsWithoutFaultsAreInside) {
 
 TEST(Verification, OnlyRoutersMayTieAndOnlyBf16RoundsMuch) {
   JobSpec job = TinyJob();
-  EXPECT_THAT(OutsideMessage(job), ::testing::EndsWith("see the rows that are OUTSIDE"));
+  const Verification outside;
+  EXPECT_THAT(OutsideMessage(job, outside), ::testing::EndsWith("see the rows that are OUTSIDE"));
   job.mutable_train()->set_precision(TrainSpec::BF16);
-  EXPECT_THAT(OutsideMessage(job), ::testing::ContainsRegex("rounding.*precision FP32"));
+  EXPECT_THAT(OutsideMessage(job, outside), ::testing::ContainsRegex("rounding.*precision FP32"));
   job.mutable_train()->set_precision(TrainSpec::FP32);
   job.mutable_model()->mutable_moe()->set_experts(4);
-  EXPECT_THAT(OutsideMessage(job),
+  EXPECT_THAT(OutsideMessage(job, outside),
               ::testing::ContainsRegex("near-ties of the router.*precision FP32.*train.seed"));
 }
 
@@ -68,6 +70,26 @@ TEST(Verification, ExpertsAreComparedWithOneRankThatTakesAsMuchAtATime) {
   job.mutable_model()->mutable_moe()->set_experts(4);
   job.mutable_model()->mutable_moe()->set_top_k(2);
   EXPECT_THAT(RowsOutside(OnLayout(job, {.data = 2, .expert = 2}), {}), IsEmpty());
+}
+
+// So few tokens and so large steps that each update begins far from where the one before did.
+TEST(Verification, AHighLearningRateIsNotTheLayoutsFault) {
+  JobSpec job = TinyJob();
+  job.mutable_model()->set_layers(4);
+  job.mutable_train()->set_global_batch(2);
+  job.mutable_optimizer()->set_peak_lr(3);
+  job.mutable_optimizer()->set_schedule(OptimizerSpec::CONSTANT);
+  EXPECT_THAT(RowsOutside(OnLayout(job, {.tensor = 2}), {}),
+              ::testing::ElementsAre("loss: from update 2 on", "gradient norm: from update 2 on",
+                                     HasSubstr("a smaller optimizer.peak_lr")));
+}
+
+TEST(Verification, AJobWithoutNumbersIsNotTheLayoutsFault) {
+  JobSpec job = TinyJob();
+  job.mutable_optimizer()->set_peak_lr(1e30);
+  EXPECT_THAT(RowsOutside(OnLayout(job, {.tensor = 2}), {}),
+              ::testing::ElementsAre(
+                  ::testing::ContainsRegex("update 2 are no numbers.*smaller optimizer.peak_lr")));
 }
 
 struct Planted {
