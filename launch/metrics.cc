@@ -35,15 +35,19 @@ absl::Status DropLinesBeyond(int64_t last, const std::string& path) {
   return kept == *text ? absl::OkStatus() : ReplaceFile(path, kept);
 }
 
+absl::Status OfDirectory(const std::string& directory, const absl::Status& written) {
+  if (written.ok()) return written;
+  return absl::Status(written.code(),
+                      absl::StrCat("metrics.directory \"", directory, "\": ", written.message(),
+                                   "; make room in it or name another"));
+}
+
 }  // namespace
 
 absl::Status WriteMetricsFile(const MetricsSpec& spec, const std::string& name,
                               absl::string_view text) {
-  const absl::Status written = ReplaceFile(absl::StrCat(spec.directory(), "/", name), text);
-  if (written.ok()) return written;
-  return absl::Status(written.code(),
-                      absl::StrCat("metrics.directory \"", spec.directory(),
-                                   "\": ", written.message(), "; make room in it or name another"));
+  return OfDirectory(spec.directory(),
+                     ReplaceFile(absl::StrCat(spec.directory(), "/", name), text));
 }
 
 absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options) {
@@ -59,11 +63,12 @@ absl::StatusOr<MetricsWriter> MetricsWriter::Open(const MetricsOptions& options)
     if (!created.ok()) return created.status();
     events.emplace(*std::move(created));
   }
-  return MetricsWriter(*std::move(lines), std::move(events));
+  return MetricsWriter(options.directory, *std::move(lines), std::move(events));
 }
 
-MetricsWriter::MetricsWriter(OutputFile lines, std::optional<TfEventsWriter> events)
-    : lines_(std::move(lines)), events_(std::move(events)) {}
+MetricsWriter::MetricsWriter(std::string directory, OutputFile lines,
+                             std::optional<TfEventsWriter> events)
+    : directory_(std::move(directory)), lines_(std::move(lines)), events_(std::move(events)) {}
 
 absl::Status MetricsWriter::Write(const StepMetrics& metrics) {
   std::vector<Entry> entries = {
@@ -118,8 +123,9 @@ absl::Status MetricsWriter::WriteEntries(int64_t step, absl::Span<const Entry> e
     if (entry.scalar) scalars.push_back({entry.key, *entry.scalar});
   }
   absl::StrAppend(&line, "}\n");
-  if (absl::Status s = lines_.Write(line); !s.ok()) return s;
-  return events_ ? events_->Write(step, scalars) : absl::OkStatus();
+  absl::Status written = lines_.Write(line);
+  if (written.ok() && events_) written = events_->Write(step, scalars);
+  return OfDirectory(directory_, written);
 }
 
 }  // namespace twinstream

@@ -62,7 +62,7 @@ class MetricsWriter {
   // Lines of an earlier run beyond resumed_step, and a torn last one, are dropped first.
   static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
 
-  // One line each, written through when this returns.
+  // One line each, written through when this returns. An error names metrics.directory.
   absl::Status Write(const StepMetrics& metrics);
   absl::Status Write(const ValidationMetrics& metrics);
 
@@ -77,9 +77,10 @@ class MetricsWriter {
   static Entry Real(absl::string_view key, double value);
   static Entry Integers(absl::string_view key, absl::Span<const int64_t> values);
 
-  MetricsWriter(OutputFile lines, std::optional<TfEventsWriter> events);
+  MetricsWriter(std::string directory, OutputFile lines, std::optional<TfEventsWriter> events);
   absl::Status WriteEntries(int64_t step, absl::Span<const Entry> entries);
 
+  std::string directory_;  // for messages
   OutputFile lines_;
   std::optional<TfEventsWriter> events_;
 };

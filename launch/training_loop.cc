@@ -74,20 +74,24 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
     result = TrainUpdate(trainer_, data_.train, step, runtime_.stop_requested());
     outputs_.profile.EndStep();
     const double seconds = Seconds() - step_start;
-    if (absl::Status s = tracer.EndStep(step); !s.ok()) return s;
-    const absl::Status logged = LogIfDue(result, step, seconds);
+    absl::Status told = tracer.EndStep(step);
+    told = Both(told, LogIfDue(result, step, seconds));
     if (!result.finite) {
-      return absl::InternalError(
-          absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
-                          "(train.on_nonfinite: STOP). Go on from the last checkpoint in %s, if "
-                          "any, with a smaller optimizer.peak_lr or a longer "
-                          "optimizer.warmup_steps.",
-                          step, result.loss, result.gradient_norm, checkpoints));
+      return absl::InternalError(absl::StrFormat(
+          "step %d: loss %g, gradient norm %g: training stopped before the update "
+          "(train.on_nonfinite: STOP). %s",
+          step, result.loss, result.gradient_norm,
+          step == 1 ? "No update has been made yet: see model.init and train.initial_weights."
+                    : absl::StrCat("Go on from the last checkpoint in ", checkpoints,
+                                   ", if any, with a smaller optimizer.peak_lr or a longer "
+                                   "optimizer.warmup_steps.")));
     }
-    // What cannot be logged shall not cost the weights.
-    if (!logged.ok()) return Both(logged, SaveIfDue(result, step));
-    if (absl::Status s = EvaluateIfDue(step); !s.ok()) return s;
-    if (absl::Status s = SaveIfDue(result, step); !s.ok()) return s;
+    if (told.ok()) told = EvaluateIfDue(step);
+    // What cannot be told of a step shall not cost its weights.
+    if (!told.ok()) return Both(told, Save(step));
+    if (IsLast(step) || result.stop || Due(step, trainer_.job().checkpoint().every_steps())) {
+      if (absl::Status s = Save(step); !s.ok()) return s;
+    }
     if (result.stop && !IsLast(step)) {
       return absl::CancelledError(
           absl::StrFormat("stopped by a signal after step %d, which is saved in %s; --resume=auto "
@@ -174,10 +178,9 @@ absl::Status TrainingLoop::EvaluateIfDue(int64_t step) {
   return AgreeOnStatus(runtime_.world(), written);
 }
 
-absl::Status TrainingLoop::SaveIfDue(const StepResult& result, int64_t step) {
+absl::Status TrainingLoop::Save(int64_t step) {
   const JobSpec& job = trainer_.job();
   const CheckpointSpec& spec = job.checkpoint();
-  if (!IsLast(step) && !result.stop && !Due(step, spec.every_steps())) return absl::OkStatus();
   ActivityScope doing("saving of a checkpoint");
   const SaveRequest request = {.step = step,
                                .next_sample = step * job.train().global_batch(),

@@ -47,8 +47,9 @@ class TrainingLoop {
                TrainingOutputs& outputs, double peak_flops);
 
   // Updates first_update .. train.steps. Cancelled when a signal stopped it after saving; Internal
-  // when a loss or gradient norm is not finite. The message also says of a trace or profile that it
-  // could not be written. Collective; the same status on every rank.
+  // when a loss or gradient norm is not finite. Where a step's metrics or trace cannot be written
+  // it is saved before their error returns. The message also says of a profile that it could not be
+  // written. Collective; the same status on every rank.
   absl::Status Run(int64_t first_update);
 
  private:
@@ -56,7 +57,7 @@ class TrainingLoop {
   int64_t TokensAfter(int64_t updates) const;  // trained on
   absl::Status LogIfDue(const StepResult& result, int64_t step, double seconds);
   absl::Status EvaluateIfDue(int64_t step);
-  absl::Status SaveIfDue(const StepResult& result, int64_t step);
+  absl::Status Save(int64_t step);
   absl::Status ReportProfile();
   bool IsLast(int64_t step) const;
 

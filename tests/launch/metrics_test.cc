@@ -145,7 +145,9 @@ TEST_F(MetricsTest, ALineThatCannotBeWrittenNamesTheFileAndTheCause) {
   const absl::Status status = writer.Write(Metrics(1));
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   std::signal(SIGXFSZ, handler);
-  EXPECT_EQ(status.message(), "cannot write " + folder_ + "/metrics.jsonl: File too large");
+  EXPECT_EQ(status.message(),
+            "metrics.directory \"" + folder_ + "\": cannot write " + folder_ +
+                "/metrics.jsonl: File too large; make room in it or name another");
 }
 
 TEST_F(MetricsTest, AFreshStartBeginsAnEmptyFile) {

@@ -232,6 +232,22 @@ signals_save_and_stop() {
   says "^rank [01] \(tensor 0, pipeline 0, data [01]\).*waiting in .* for rank [01]"
 }
 
+# No file may grow beyond 400 KB from the fifth step on: its metrics do, its checkpoint does not.
+a_step_that_cannot_be_logged_is_saved() {
+  start full 2 train job.textproto --override='name: "full" train { steps: 1000000 eval_every: 0 device: CPU }
+    checkpoint { every_steps: 0 } metrics { tensorboard: false }'
+  local rank
+  for rank in $(cat /proc/$mpirun_pid/task/*/children); do prlimit --pid "$rank" --fsize=400000; done
+  ends_with 1
+  says 'metrics.directory "runs/full": cannot write runs/full/metrics.jsonl: File too large; make room in it'
+  local last
+  last=$(saved full)
+  [ "$last" -gt 5 ] || fail "the step is not saved"
+  run 0 2 train job.textproto --resume=auto \
+    --override="name: 'full' train { steps: $((last + 1)) eval_every: 0 }"
+  says "going on from .*$last"
+}
+
 a_stopped_run_reports_its_profile() {
   local job='train { steps: 1000000 eval_every: 0 } checkpoint { every_steps: 0 }
     metrics { profile: true }'
@@ -273,5 +289,6 @@ a_run_whose_last_checkpoint_is_damaged_is_not_complete
 a_run_without_a_whole_checkpoint_says_that_it_starts_afresh
 closed_standard_streams_get_nothing
 signals_save_and_stop
+a_step_that_cannot_be_logged_is_saved
 a_stopped_run_reports_its_profile
 a_run_without_numbers_stops
