@@ -21,8 +21,10 @@ namespace {
 
 absl::Status Failure(int error, absl::string_view verb, absl::string_view path) {
   const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat("cannot ", verb, " ", path));
-  // Links in a circle: Abseil knows no code for them.
-  return error == ELOOP ? absl::InvalidArgumentError(status.message()) : status;
+  // Links in a circle, for which Abseil knows no code; and a file that may not grow, as on a full
+  // disk.
+  if (error == ELOOP) return absl::InvalidArgumentError(status.message());
+  return error == EFBIG ? absl::ResourceExhaustedError(status.message()) : status;
 }
 
 absl::Status DirectoryInTheWay(absl::string_view path) {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -101,6 +102,7 @@ void OccupyClosedStandardStreams() {
 
 int Main(int argc, char** argv) {
   OccupyClosedStandardStreams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is an error of write, as a full disk
   const absl::StatusOr<CommandLine> line = ParseCommandLine(argc, argv);
   const bool uses_mpi = line.ok() && !line->help && UsesMpi(line->command);
   if (!uses_mpi && !IsFirstProcess()) return 0;

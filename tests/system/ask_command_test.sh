@@ -78,8 +78,16 @@ an_export_starts_a_run() {
   close "first loss on four ranks" "$(value runs/layout/metrics.jsonl 1 loss)" "$alone"
 }
 
+a_file_that_may_not_grow_is_named() {
+  (ulimit -f 1 && exec "$program" export $checkpoints --output=limited) >"$output" 2>&1
+  same "exit code" $? 1
+  says "^twinstream: cannot write limited/model.safetensors.*: File too large"
+  same "files" "$(find limited -type f | wc -l)" 0
+}
+
 evaluation_is_the_last_validation
 greedy_text_does_not_depend_on_the_layout
 layouts_are_verified
 chunks_answer_like_one_rank
 an_export_starts_a_run
+a_file_that_may_not_grow_is_named
