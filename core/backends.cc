@@ -1,6 +1,8 @@
 // The only file that names the backends.
 #include <dlfcn.h>
+#include <elf.h>
 
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -11,6 +13,7 @@
 #include "core/cpu/device.h"
 #include "core/cuda/factory.h"
 #include "core/device.h"
+#include "core/file.h"
 
 namespace twinstream {
 namespace {
@@ -52,10 +55,24 @@ absl::Status CannotLoad(const std::string& module, absl::string_view problem) {
       "build both together");
 }
 
+// Whether a part of the module is missing, as after a copy that was interrupted: the loader would
+// die of it. Sections are described at the end of the file.
+bool IsCutOff(absl::Span<const std::byte> module) {
+  Elf64_Ehdr header;
+  if (module.size() < sizeof(header)) return false;  // the loader says so
+  std::memcpy(&header, module.data(), sizeof(header));
+  const bool is_module = std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0;
+  return is_module && header.e_shoff + header.e_shnum * sizeof(Elf64_Shdr) > module.size();
+}
+
 // Loaded once, whatever the number of calls, and never unloaded.
 absl::StatusOr<const CudaBackend*> LoadCudaBackend() {
   const absl::StatusOr<std::string> module = FindModule();
   if (!module.ok()) return module.status();
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(*module);
+  if (file.ok() && IsCutOff(file->bytes())) {
+    return CudaNeeds(absl::StrCat("a whole module, and ", *module, " is cut off"), "copy it again");
+  }
   void* const library = dlopen(module->c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return CannotLoad(*module, dlerror());
   void* const entry = dlsym(library, kCudaEntry);
@@ -84,11 +101,11 @@ absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
       absl::StrCat("there is no device ", name, ", only cpu and cuda"));
 }
 
-absl::Status UsableCard() {
+absl::Status UsableCard(int local_rank) {
   if (!HasCudaDriver()) return absl::NotFoundError("this host has no NVIDIA driver");
   const absl::StatusOr<const CudaBackend*> backend = LoadCudaBackend();
   if (!backend.ok()) return backend.status();
-  return (*backend)->CardOf(/*local_rank=*/0).status();
+  return (*backend)->CardOf(local_rank).status();
 }
 
 }  // namespace twinstream

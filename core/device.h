@@ -73,9 +73,9 @@ struct DeviceOptions {
 absl::StatusOr<std::unique_ptr<Device>> MakeDevice(absl::string_view name,
                                                    const DeviceOptions& options = {});
 
-// OK where MakeDevice("cuda") would find a card on this host; nothing is started on it. NotFound
-// without NVIDIA's driver, else MakeDevice's reason.
-absl::Status UsableCard();
+// OK where MakeDevice("cuda") would find a card for this rank of the host; nothing is started on
+// it. NotFound without NVIDIA's driver, else MakeDevice's reason.
+absl::Status UsableCard(int local_rank);
 
 // The one owner of a piece of device memory. Move-only; zeroed at birth.
 class Storage {

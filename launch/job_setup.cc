@@ -60,12 +60,20 @@ absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, Data
 
 namespace {
 
-// A host with a driver was meant to have a card: the first of its ranks says why it has none.
+// A host with a driver was meant to have cards: of the ranks that have none there the first one's
+// reason is told.
 bool EveryRankHasACard(Runtime& runtime) {
-  const absl::Status card = UsableCard();
-  if (!card.ok() && !absl::IsNotFound(card) && runtime.local_rank() == 0) {
-    absl::FPrintF(stderr, "warning: train.device = AUTO takes the CPU on host %s: %s\n",
-                  runtime.hostname(), card.message());
+  const absl::Status card = UsableCard(runtime.local_rank());
+  std::string problem;
+  if (!card.ok() && !absl::IsNotFound(card)) {
+    problem = absl::StrCat("rank ", runtime.rank(), " on host ", runtime.hostname(), ": ",
+                           card.message());
+  }
+  const std::vector<std::string> problems = GatherTexts(runtime.world(), problem);
+  const auto first = std::find_if(problems.begin(), problems.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  if (runtime.rank() == 0 && first != problems.end()) {
+    absl::FPrintF(stderr, "warning: train.device = AUTO takes the CPU: %s\n", *first);
   }
   return AllReduceValue(runtime.world(), card.ok() ? 0 : 1, Reduction::kSum) == 0;
 }

@@ -34,7 +34,7 @@ TokenDatasetOptions DatasetOptions(const JobSpec& job, DataPart part);
 absl::StatusOr<TokenDataset> OpenData(Runtime& runtime, const JobSpec& job, DataPart part);
 
 // The device of train.device, with the rank's share of the host's threads or its card. AUTO is CUDA
-// where every host has a usable card and the job fits it (FitsCuda). FailedPrecondition when CUDA
+// where every rank has a usable card and the job fits it (FitsCuda). FailedPrecondition when CUDA
 // is asked for and something is missing.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Runtime& runtime, const JobSpec& job);
 

@@ -23,8 +23,9 @@ class CudaBackend {
 
 // The one sentence for a job that asks for CUDA where something is missing.
 inline absl::Status CudaNeeds(absl::string_view missing, absl::string_view remedy) {
-  return absl::FailedPreconditionError(absl::StrCat("train.device = CUDA needs ", missing, ": ",
-                                                    remedy, ", or set train.device to CPU"));
+  return absl::FailedPreconditionError(
+      absl::StrCat("train.device = CUDA needs ", missing, ": ", remedy,
+                   ", or take the CPU with --override='train { device: CPU }'"));
 }
 
 // The module's one entry. The backend lives as long as the program.

@@ -63,17 +63,18 @@ TEST(BackendsTest, AnUnknownDeviceIsRefused) {
 TEST(BackendsTest, CudaIsAvailableOrSaysInOneSentenceWhatIsMissing) {
   const absl::StatusOr<std::unique_ptr<Device>> device = MakeDevice("cuda");
   if (device.ok()) {
-    EXPECT_TRUE(UsableCard().ok());
+    EXPECT_TRUE(UsableCard(/*local_rank=*/0).ok());
     return;
   }
-  EXPECT_FALSE(UsableCard().ok());
+  EXPECT_FALSE(UsableCard(/*local_rank=*/0).ok());
   const bool has_driver = dlopen("libcuda.so.1", RTLD_LAZY) != nullptr;
-  EXPECT_EQ(absl::IsNotFound(UsableCard()), !has_driver)
+  EXPECT_EQ(absl::IsNotFound(UsableCard(/*local_rank=*/0)), !has_driver)
       << "AUTO would warn where no card is meant";
   EXPECT_EQ(device.status().code(), absl::StatusCode::kFailedPrecondition);
   const std::string message(device.status().message());
   EXPECT_THAT(message, AllOf(StartsWith("train.device = CUDA needs "),
-                             EndsWith(", or set train.device to CPU"), Not(HasSubstr("\n"))));
+                             EndsWith(", or take the CPU with --override='train { device: CPU }'"),
+                             Not(HasSubstr("\n"))));
   EXPECT_THAT(message, Not(HasSubstr("fits this program")));  // the module is this build's
 }
 

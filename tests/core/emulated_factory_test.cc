@@ -29,20 +29,21 @@ std::string RefusalOf(const gpu::EmulatedHost& host, int local_rank = 0) {
 
 TEST(CudaBackendTest, AHostWithoutADriverIsTold) {
   EXPECT_EQ(RefusalOf({.driver_version = 0}),
-            "train.device = CUDA needs NVIDIA's driver, which this host lacks: install it, or set "
-            "train.device to CPU");
+            "train.device = CUDA needs NVIDIA's driver, which this host lacks: install it, "
+            "or take the CPU with --override='train { device: CPU }'");
 }
 
 TEST(CudaBackendTest, ADriverThatIsTooOldIsNamedByItsVersion) {
   EXPECT_EQ(RefusalOf({.driver_version = 12080}),
             "train.device = CUDA needs an NVIDIA driver for CUDA 13.0, and this host's is for CUDA "
-            "12.8: update it, or set train.device to CPU");
+            "12.8: update it, or take the CPU with --override='train { device: CPU }'");
 }
 
 TEST(CudaBackendTest, AHostWithoutACardIsTold) {
   const std::string told =
       "train.device = CUDA needs an NVIDIA card, and this host shows none: see whether nvidia-smi "
-      "lists one that CUDA_VISIBLE_DEVICES hides, or set train.device to CPU";
+      "lists one that CUDA_VISIBLE_DEVICES hides, or take the CPU with --override='train { device: "
+      "CPU }'";
   EXPECT_EQ(RefusalOf({.count_error = cudaErrorNoDevice}), told);
   EXPECT_EQ(RefusalOf({.cards = 0}), told);
 }
@@ -50,15 +51,16 @@ TEST(CudaBackendTest, AHostWithoutACardIsTold) {
 TEST(CudaBackendTest, ADriverThatDoesNotWorkIsQuoted) {
   EXPECT_EQ(RefusalOf({.count_error = cudaErrorSystemNotReady}),
             "train.device = CUDA needs a working NVIDIA driver, and this host's says \"system not "
-            "yet initialized\": see what nvidia-smi and the kernel's log say, or set train.device "
-            "to CPU");
+            "yet initialized\": see what nvidia-smi and the kernel's log say, "
+            "or take the CPU with --override='train { device: CPU }'");
 }
 
 TEST(CudaBackendTest, ACardThatIsTooOldIsNamed) {
   EXPECT_EQ(RefusalOf({.cards = 2, .capability_major = 7, .capability_minor = 5},
                       /*local_rank=*/3),
             "train.device = CUDA needs a card of compute capability 8.0 or newer, and card 1 has "
-            "7.5: hide that one with CUDA_VISIBLE_DEVICES, or set train.device to CPU");
+            "7.5: hide that one with CUDA_VISIBLE_DEVICES, or take the CPU with --override='train "
+            "{ device: CPU }'");
 }
 
 TEST(CudaBackendTest, ACardWithTooLittleSharedMemoryIsNamed) {
@@ -71,8 +73,8 @@ TEST(CudaBackendTest, ACardWithTooLittleSharedMemoryIsNamed) {
         "train.device = CUDA needs a card whose blocks can have 147456 bytes of shared memory, and "
         "those of card 2 (compute capability " +
             capability +
-            ") can have 101376: hide that one with CUDA_VISIBLE_DEVICES, or set train.device to "
-            "CPU");
+            ") can have 101376: hide that one with CUDA_VISIBLE_DEVICES, "
+            "or take the CPU with --override='train { device: CPU }'");
   }
 }
 
@@ -82,7 +84,7 @@ TEST(CudaBackendTest, ACardThatCannotBeTakenIsNamed) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(status.message(),
             "train.device = CUDA needs card 2, which refuses (invalid device ordinal): see with "
-            "nvidia-smi who uses it, or set train.device to CPU");
+            "nvidia-smi who uses it, or take the CPU with --override='train { device: CPU }'");
 }
 
 // ---- What is enough.

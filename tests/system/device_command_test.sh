@@ -12,7 +12,7 @@ refused() { # refused PATTERN ARGUMENTS...: with one sentence, once, and code 2
   local pattern=$1
   shift
   run 2 2 "$@"
-  says "^twinstream: train.device = CUDA needs $pattern, or set train.device to CPU$"
+  says "^twinstream: train.device = CUDA needs $pattern, or take the CPU with --override='train \{ device: CPU \}'$"
   same "sentences" "$(grep -c 'train.device = CUDA' "$output")" 1
 }
 
@@ -47,6 +47,12 @@ auto_is_the_cpu_without_a_card() {
   refused ".*" evaluate job.textproto --checkpoint=runs/tiny/checkpoints --override="$cuda"
 }
 
+a_module_that_is_cut_off_is_named() {
+  head -c 100000 "$module" >copy/twinstream_cuda.so
+  refused "a whole module, and .*/twinstream_cuda.so is cut off: copy it again" \
+    train job.textproto --override="$cuda"
+}
+
 a_missing_library_is_named() {
   sed 's/libcublasLt\.so\.13/libcublasLt.so.99/' "$module" >copy/twinstream_cuda.so
   refused "libcublasLt.so.99, which the loader does not find: install CUDA.s libraries .*" \
@@ -64,6 +70,7 @@ a_missing_module_is_named
 a_strange_module_is_named
 rm copy/twinstream_cuda.so
 if [ -e "$module" ]; then
+  a_module_that_is_cut_off_is_named
   a_missing_library_is_named
   a_missing_driver_or_card_is_named
 fi
