@@ -50,8 +50,10 @@ void WriteToStderr(const char* text, size_t length) {
 
 // Async-signal-safe. Says who dies of what, and lets the signal kill as it would have.
 void OnFatalSignal(int signal) {
+  const char* const why =
+      signal == SIGBUS ? " (a file that it reads was cut off, or its disk fails)" : "";
   const char* const parts[] = {signal_state.self, ": killed by a signal: ", sigdescr_np(signal),
-                               "\n"};
+                               why, "\n"};
   for (const char* part : parts) WriteToStderr(part, std::strlen(part));
   raise(signal);  // SA_RESETHAND has put the default action back
 }

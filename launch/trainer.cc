@@ -351,6 +351,9 @@ StepResult Trainer::Measure(bool stop_requested) {
   if (job_.model().has_moe()) AddRouterLosses(sums.subspan(kHeadSums), &result);
   result.gradient_norm = optimizer_.GradientNorm();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.gradient_norm);
+  for (double* value : {&result.loss, &result.cross_entropy, &result.gradient_norm}) {
+    if (std::isnan(*value)) *value = std::abs(*value);  // or it may be printed as -nan
+  }
   result.stop = AnyRank(grid_.world(), stop_requested);
   return result;
 }
