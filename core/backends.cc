@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/match.h"
@@ -55,14 +56,26 @@ absl::Status CannotLoad(const std::string& module, absl::string_view problem) {
       "build both together");
 }
 
-// Whether a part of the module is missing, as after a copy that was interrupted: the loader would
-// die of it. Sections are described at the end of the file.
+// The structure at this offset; none where the module ends before.
+template <class T>
+std::optional<T> ReadAt(absl::Span<const std::byte> module, size_t offset) {
+  T value;
+  if (offset > module.size() || module.size() - offset < sizeof(value)) return std::nullopt;
+  std::memcpy(&value, module.data() + offset, sizeof(value));
+  return value;
+}
+
+// Whether a part that the loader maps is missing, as after a copy that was interrupted: the loader
+// would die of it. What is no module it refuses itself.
 bool IsCutOff(absl::Span<const std::byte> module) {
-  Elf64_Ehdr header;
-  if (module.size() < sizeof(header)) return false;  // the loader says so
-  std::memcpy(&header, module.data(), sizeof(header));
-  const bool is_module = std::memcmp(header.e_ident, ELFMAG, SELFMAG) == 0;
-  return is_module && header.e_shoff + header.e_shnum * sizeof(Elf64_Shdr) > module.size();
+  const auto header = ReadAt<Elf64_Ehdr>(module, 0);
+  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return false;
+  if (header->e_ident[EI_CLASS] != ELFCLASS64) return false;
+  for (size_t i = 0; i < header->e_phnum; ++i) {
+    const auto part = ReadAt<Elf64_Phdr>(module, header->e_phoff + i * sizeof(Elf64_Phdr));
+    if (!part || part->p_offset + part->p_filesz > module.size()) return true;
+  }
+  return false;
 }
 
 // Loaded once, whatever the number of calls, and never unloaded.

@@ -25,8 +25,8 @@ absl::Status TooLarge(JobSpec job, Device& device) {
   const MemoryPlan plan = ReferenceMemory(job, device);
   return absl::FailedPreconditionError(absl::StrFormat(
       "rank 0 has %.1f GiB left, and half of it is for the whole model by itself, which plans for "
-      "%.1f GiB with one layer per stage (%s): verify a smaller model, with --override='model { "
-      "... }', or on more memory",
+      "%.1f GiB with one layer per stage (%s): verify with a smaller model.hidden, model.ffn or "
+      "model.vocabulary, or on more memory",
       static_cast<double>(AvailableMemory(device)) / kGiB, static_cast<double>(plan.total()) / kGiB,
       plan.ToString()));
 }
@@ -91,7 +91,8 @@ absl::Status CommandVerify(Runtime& runtime, const CommandLine& line) {
       VerifyLayout(runtime.world(), trainer, *data, **device, updates);
   if (runtime.rank() == 0) {
     absl::PrintF("%s on %s against one rank, %d updates\n%s%s", job->name(),
-                 trainer.grid().shape().ToString(), updates, *note, TableOf(verification.rows));
+                 trainer.grid().shape().ToString(), verification.updates, *note,
+                 TableOf(verification.rows));
   }
   if (verification.ok()) return absl::OkStatus();
   return absl::InternalError(OutsideMessage(*job, verification));

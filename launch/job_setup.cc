@@ -1,5 +1,6 @@
 #include "launch/job_setup.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/numbers.h"

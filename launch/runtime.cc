@@ -51,7 +51,9 @@ void WriteToStderr(const char* text, size_t length) {
 // Async-signal-safe. Says who dies of what, and lets the signal kill as it would have.
 void OnFatalSignal(int signal) {
   const char* const why =
-      signal == SIGBUS ? " (a file that it reads was cut off, or its disk fails)" : "";
+      signal == SIGBUS
+          ? " (a full /dev/shm, a file that was cut off while it is read, a failing disk or memory)"
+          : "";
   const char* const parts[] = {signal_state.self, ": killed by a signal: ", sigdescr_np(signal),
                                why, "\n"};
   for (const char* part : parts) WriteToStderr(part, std::strlen(part));

@@ -227,7 +227,7 @@ void Trainer::LoadBatch() {
   device_.CopyIn(targets_, batch_.targets.data());
 }
 
-// On the batch that is loaded.
+// For the batch that is loaded.
 void Trainer::SetBatch(TransformerStage::Pass pass) {
   device_.ops().Zero(sums_);
   for (const std::unique_ptr<TransformerStage>& stage : stages_) {
@@ -236,14 +236,15 @@ void Trainer::SetBatch(TransformerStage::Pass pass) {
 }
 
 // A kernel that a library loads at its first launch may wait for all that is under way on its card.
-// With messages among it two cards could wait for each other (docs/schedules.md). Products of
-// experts have new shapes in any step: they cannot be rehearsed.
+// With messages among it two cards could wait for each other, where a rank has several chunks
+// (docs/schedules.md). Products of experts have new shapes in any step: they cannot be rehearsed.
 void Trainer::Rehearse() {
-  if (grid_.path() != TensorPath::kNetwork || pipeline_.ranks == 1 || job_.model().has_moe())
-    return;
+  const bool on_network = grid_.path() == TensorPath::kNetwork;
+  if (!on_network || pipeline_.chunks == 1 || job_.model().has_moe()) return;
+  const ActivityScope doing("rehearsal of the first step");
   SetBatch(TransformerStage::Pass::kTraining);
   parameters_.ClearGradients(device_.ops());
-  context_.observer = nullptr;
+  context_.observer = nullptr;  // or gradients that are complete would be summed over the ranks
   engine_->Rehearse();
   context_.observer = this;
 }

@@ -77,14 +77,16 @@ absl::Status TrainingLoop::RunUpdates(int64_t first_update, RunTracer& tracer) {
     absl::Status told = tracer.EndStep(step);
     told = Both(told, LogIfDue(result, step, seconds));
     if (!result.finite) {
-      return absl::InternalError(absl::StrFormat(
-          "step %d: loss %g, gradient norm %g: training stopped before the update "
-          "(train.on_nonfinite: STOP). %s",
-          step, result.loss, result.gradient_norm,
+      const std::string advice =
           step == 1 ? "No update has been made yet: see model.init and train.initial_weights."
                     : absl::StrCat("Go on from the last checkpoint in ", checkpoints,
                                    ", if any, with a smaller optimizer.peak_lr or a longer "
-                                   "optimizer.warmup_steps.")));
+                                   "optimizer.warmup_steps.");
+      const absl::Status stopped = absl::InternalError(
+          absl::StrFormat("step %d: loss %g, gradient norm %g: training stopped before the update "
+                          "(train.on_nonfinite: STOP). %s",
+                          step, result.loss, result.gradient_norm, advice));
+      return Both(stopped, told);
     }
     if (told.ok()) told = EvaluateIfDue(step);
     // What cannot be told of a step shall not cost its weights.

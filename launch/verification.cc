@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <utility>
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
@@ -145,21 +144,22 @@ double Relative(double value, double reference) {
   return value == reference ? 0 : std::abs(value / reference - 1);
 }
 
-// Includes what an update has. The note: where it begins to be too much.
+// Includes what an update has. The note: where it is first too much.
 void Include(double difference, int64_t update, VerificationRow* row) {
   const bool was_ok = row->ok();
   row->difference = Maximum(row->difference, difference);
-  if (was_ok && !row->ok()) row->note = absl::StrCat("from update ", update, " on");
+  if (was_ok && !row->ok()) row->note = absl::StrCat("first in update ", update);
 }
 
 // The first updates on both. Only rank 0 has a reference.
 Verification CompareUpdates(Communicator& world, Trainer& trainer, Reference* reference,
                             const TokenDataset& data, Device& device, int64_t updates) {
-  Verification verification;
   const ExpectedRounding rounding = ExpectedRoundingOf(trainer.job());
   VerificationRow loss = {.what = "loss", .limit = rounding.loss},
                   norm = {.what = "gradient norm", .limit = rounding.norm}, gradient;
-  for (int64_t update = 1; update <= updates; ++update) {
+  Verification verification;
+  while (verification.updates < updates) {
+    const int64_t update = verification.updates + 1;
     const StepResult result = TrainUpdate(trainer, data, update, false);
     double loss_difference = 0, norm_difference = 0;
     bool finite = true;
@@ -169,10 +169,8 @@ Verification CompareUpdates(Communicator& world, Trainer& trainer, Reference* re
       norm_difference = Relative(result.gradient_norm, expected.gradient_norm);
       finite = expected.finite;
     }
-    if (AnyRank(world, !finite)) {
-      verification.nonfinite = update;
-      break;
-    }
+    verification.nonfinite = AnyRank(world, !finite);
+    if (verification.nonfinite) break;
     Include(MaxOverRanks(world, loss_difference), update, &loss);
     Include(MaxOverRanks(world, norm_difference), update, &norm);
     // Later updates start from weights that Adam has moved by whole learning rates where gradients
@@ -181,18 +179,18 @@ Verification CompareUpdates(Communicator& world, Trainer& trainer, Reference* re
       gradient = CompareGradients(world, trainer, reference, rounding.gradient, device);
       verification.first_update_ok = loss.ok() && norm.ok() && gradient.ok();
     }
+    verification.updates = update;
   }
-  const VerificationRow replicas = CompareReplicas(world, trainer, device);
-  verification.first_update_ok = verification.first_update_ok && replicas.ok();
-  verification.rows = {loss, norm, gradient, replicas};
+  if (verification.updates > 0) verification.rows = {loss, norm, gradient};
+  verification.rows.push_back(CompareReplicas(world, trainer, device));
+  verification.first_update_ok = verification.first_update_ok && verification.rows.back().ok();
   return verification;
 }
 
 }  // namespace
 
-bool Verification::ok() const {
-  return nonfinite == 0 &&
-         std::all_of(rows.begin(), rows.end(), [](const VerificationRow& row) { return row.ok(); });
+bool Verification::rows_ok() const {
+  return std::all_of(rows.begin(), rows.end(), [](const VerificationRow& row) { return row.ok(); });
 }
 
 Verification VerifyLayout(Communicator& world, Trainer& trainer, const TokenDataset& data,
@@ -211,22 +209,22 @@ MemoryPlan ReferenceMemory(const JobSpec& job, Device& device) {
 }
 
 std::string OutsideMessage(const JobSpec& job, const Verification& verification) {
-  if (verification.nonfinite > 0) {
+  if (verification.rows_ok()) {
     return absl::StrFormat(
         "loss or gradient norm of update %d are no numbers on one rank either: nothing is compared "
         "from there on. Verify with a smaller %s.",
-        verification.nonfinite,
-        verification.nonfinite == 1 ? "model.init.std" : "optimizer.peak_lr");
+        verification.updates + 1,
+        verification.updates == 0 ? "model.init.std" : "optimizer.peak_lr");
   }
   std::string message =
       "this layout does not compute what one rank computes: see the rows that are OUTSIDE";
   if (verification.first_update_ok) {
     absl::StrAppend(&message,
-                    ". The first update is as on one rank. The learning rate may be why later ones "
-                    "are not: it takes whole steps along gradients that are nothing but rounding. "
-                    "Verify again with a smaller optimizer.peak_lr. A wrong layout is OUTSIDE all "
-                    "the same.");
-    return message;
+                    ". Loss and gradients of the first update are as on one rank. The learning "
+                    "rate may be why later ones are not, as it takes whole steps along gradients "
+                    "that are nothing but rounding: verify again with a smaller "
+                    "optimizer.peak_lr, one at which an update still changes the third digit of "
+                    "the loss. What is OUTSIDE there is the layout's.");
   }
   const bool routes = job.model().has_moe();
   if (!routes && job.train().precision() != TrainSpec::BF16) return message;
@@ -246,11 +244,15 @@ int64_t LayersToVerify(JobSpec job, int64_t bytes, Device& device) {
     job.mutable_model()->set_layers(layers);
     return bytes == 0 || ReferenceMemory(job, device).total() < bytes / 2;
   };
-  int64_t fitting = job.model().layers();
-  if (fit(fitting)) return fitting;
-  for (int64_t too_many = std::exchange(fitting, stages - 1); too_many - fitting > 1;) {
+  int64_t fitting = stages - 1, too_many = job.model().layers() + 1;
+  if (fit(too_many - 1)) return too_many - 1;
+  while (too_many - fitting > 1) {
     const int64_t layers = (fitting + too_many) / 2;
-    (fit(layers) ? fitting : too_many) = layers;
+    if (fit(layers)) {
+      fitting = layers;
+    } else {
+      too_many = layers;
+    }
   }
   return fitting < stages ? 0 : fitting;
 }

@@ -18,18 +18,20 @@ namespace twinstream {
 struct VerificationRow {
   std::string what;
   double limit = 0, difference = 0;
-  std::string note;                                // the tensor or box that is furthest off
+  std::string note;  // the tensor or box that is furthest off, the first update that is not ok
   bool ok() const { return difference <= limit; }  // false for a NaN
 };
 
 struct Verification {
   std::vector<VerificationRow> rows;
+  int64_t updates = 0;           // that are compared
   bool first_update_ok = false;  // and replicas are alike: what is not ok() is of later updates
-  // The update whose loss or gradient norm is no number on one rank either; 0: none. Neither it nor
-  // a later one is compared.
-  int64_t nonfinite = 0;
+  // Whether the update behind those has a loss or gradient norm that is no number on one rank
+  // either.
+  bool nonfinite = false;
 
-  bool ok() const;
+  bool rows_ok() const;
+  bool ok() const { return rows_ok() && !nonfinite; }
 };
 
 // Loss and gradient norm (relative, the largest of all updates), the worst parameter's gradient (of

@@ -4,18 +4,22 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
+#include <string>
+
 #include "core/check.h"
 
 namespace twinstream {
 
-// `what`: the call or the kernel, for the message, which names the thread's card too.
+// `what`: the call or the kernel, for the message, which names the thread's card where CUDA still
+// knows it.
 inline void Check(cudaError_t error, const char* what, const char* file = __builtin_FILE(),
                   int line = __builtin_LINE()) {
   if (error != cudaSuccess) {
-    int card = 0;
-    (void)cudaGetDevice(&card);  // sets it even where earlier work has failed
-    Die(absl::StrFormat("%s: %s (%s) on card %d", what, cudaGetErrorString(error),
-                        cudaGetErrorName(error), card),
+    int card = -1;
+    (void)cudaGetDevice(&card);  // may fail too
+    const std::string where = card < 0 ? "" : absl::StrFormat(" on card %d", card);
+    Die(absl::StrFormat("%s: %s (%s)%s", what, cudaGetErrorString(error), cudaGetErrorName(error),
+                        where),
         file, line);
   }
 }

@@ -55,7 +55,8 @@ TEST(Verification, LayoutsWithoutFaultsAreInside) {
 
 TEST(Verification, OnlyRoutersMayTieAndOnlyBf16RoundsMuch) {
   JobSpec job = TinyJob();
-  const Verification outside;
+  Verification outside;
+  outside.rows = {{.what = "loss", .limit = 0, .difference = 1}};
   EXPECT_THAT(OutsideMessage(job, outside), ::testing::EndsWith("see the rows that are OUTSIDE"));
   job.mutable_train()->set_precision(TrainSpec::BF16);
   EXPECT_THAT(OutsideMessage(job, outside), ::testing::ContainsRegex("rounding.*precision FP32"));
@@ -63,6 +64,9 @@ TEST(Verification, OnlyRoutersMayTieAndOnlyBf16RoundsMuch) {
   job.mutable_model()->mutable_moe()->set_experts(4);
   EXPECT_THAT(OutsideMessage(job, outside),
               ::testing::ContainsRegex("near-ties of the router.*precision FP32.*train.seed"));
+  outside.first_update_ok = true;
+  EXPECT_THAT(OutsideMessage(job, outside),
+              ::testing::ContainsRegex("peak_lr.*near-ties of the router"));
 }
 
 TEST(Verification, ExpertsAreComparedWithOneRankThatTakesAsMuchAtATime) {
@@ -80,7 +84,7 @@ TEST(Verification, AHighLearningRateIsNotTheLayoutsFault) {
   job.mutable_optimizer()->set_peak_lr(3);
   job.mutable_optimizer()->set_schedule(OptimizerSpec::CONSTANT);
   EXPECT_THAT(RowsOutside(OnLayout(job, {.tensor = 2}), {}),
-              ::testing::ElementsAre("loss: from update 2 on", "gradient norm: from update 2 on",
+              ::testing::ElementsAre("loss: first in update 2", "gradient norm: first in update 2",
                                      HasSubstr("a smaller optimizer.peak_lr")));
 }
 
@@ -90,6 +94,27 @@ TEST(Verification, AJobWithoutNumbersIsNotTheLayoutsFault) {
   EXPECT_THAT(RowsOutside(OnLayout(job, {.tensor = 2}), {}),
               ::testing::ElementsAre(
                   ::testing::ContainsRegex("update 2 are no numbers.*smaller optimizer.peak_lr")));
+  job.mutable_model()->mutable_init()->set_method(InitSpec::NORMAL);
+  job.mutable_model()->mutable_init()->set_std(1e30);
+  EXPECT_THAT(RowsOutside(OnLayout(job, {.tensor = 2}), {}),
+              ::testing::ElementsAre(
+                  ::testing::ContainsRegex("update 1 are no numbers.*smaller model.init.std")));
+}
+
+// So many that twice their memory is there.
+TEST(Verification, AsManyLayersAreComparedAsFit) {
+  JobSpec job = TinyJob();
+  job.mutable_model()->set_layers(7);
+  job = OnLayout(job, {.pipeline = 2});
+  const std::unique_ptr<Device> device = *MakeDevice("cpu", {.threads = 1});
+  EXPECT_EQ(LayersToVerify(job, 0, *device), 7);
+  for (int layers = 2; layers <= 7; ++layers) {
+    JobSpec smaller = job;
+    smaller.mutable_model()->set_layers(layers);
+    const int64_t bytes = 2 * ReferenceMemory(smaller, *device).total();
+    EXPECT_EQ(LayersToVerify(job, bytes + 2, *device), layers);
+    EXPECT_EQ(LayersToVerify(job, bytes, *device), layers == 2 ? 0 : layers - 1);
+  }
 }
 
 struct Planted {

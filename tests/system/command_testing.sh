@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What tests of the program's commands share: source it with FOLDER_OF_THE_TEST_PROGRAMS. Works in a
 # new folder with a tiny job.textproto, a training and a validation file. The first failure ends the
-# test. In the environment: TESTED_PROGRAM, another program than the build's; TESTED_DEVICE, whose
-# jobs are not the CPU's; TESTED_SECONDS, that each run may take (60).
+# test. In the environment: TESTED_PROGRAM, another program than the build's; TESTED_DEVICE, the jobs'
+# where it is not the CPU.
 set -u
 program=${TESTED_PROGRAM:-$(realpath "$1/../twinstream")}
 folder=$(mktemp -d)
@@ -34,13 +34,13 @@ fail() { # fail MESSAGE
   exit 1
 }
 
-# run EXIT_CODE RANKS ARGUMENTS...: the program on so many ranks ends with this code in time.
+# run EXIT_CODE RANKS ARGUMENTS...: the program on so many ranks ends with this code within a minute.
 run() {
   local code=$1 ranks=$2
   shift 2
   local command=("${launcher[@]}" -np "$ranks" "$program" "$@")
   if [ "$ranks" = alone ]; then command=("$program" "$@"); fi
-  timeout "${TESTED_SECONDS:-60}" "${command[@]}" >"$output" 2>&1
+  timeout 60 "${command[@]}" >"$output" 2>&1
   local got=$?
   [ "$got" = "$code" ] || fail "$* on $ranks: exit code $got instead of $code"
 }
