@@ -1,6 +1,7 @@
 // Training on emulated cards, one of each rank's own, which NCCL joins: not one bit differs from
 // ranks that share a card and go through memory of the host. What an event between two streams
 // should put in order, and does not, would show here.
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -164,10 +165,15 @@ TEST(EmulatedCardsReplay, IsLeftToStepsInWhichTheHostHasNoPart) {
   EXPECT_EQ(RunOnCards(OnLayout(job, {.data = 2}), span).replayed_steps, 0);
 }
 
-// Rank 1 does something else in place of its fourth step, which is a replayed one.
+// Rank 1 does something else in place of its fourth step, a replayed one, once rank 0 is at it.
 void WithoutRank1(double timeout_seconds, const std::function<void()>& otherwise) {
+  std::atomic<bool> is_there = false;
   const auto stay_away = [&](Trainer& trainer, int64_t step) {
-    if (trainer.grid().world().rank() != 1 || step != 4) return;
+    if (step != 4) return;
+    if (trainer.grid().world().rank() == 0) is_there = true;
+    if (trainer.grid().world().rank() != 1) return;
+    while (!is_there) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
     otherwise();
     std::this_thread::sleep_for(std::chrono::minutes(5));
   };
