@@ -236,8 +236,9 @@ void Trainer::SetBatch(TransformerStage::Pass pass) {
 }
 
 // A kernel that a library loads at its first launch may wait for all that is under way on its card.
-// With messages among it two cards could wait for each other, where a rank has several chunks
-// (docs/schedules.md). Products of experts have new shapes in any step: they cannot be rehearsed.
+// With messages among it two cards could wait for each other, where ranks have several chunks:
+// under INTERLEAVED (docs/schedules.md). Products of experts have new shapes in any step: they
+// cannot be rehearsed.
 void Trainer::Rehearse() {
   const bool on_network = grid_.path() == TensorPath::kNetwork;
   if (!on_network || pipeline_.chunks == 1 || job_.model().has_moe()) return;

@@ -124,9 +124,9 @@ bool EndEvenIfComputingWaitsForMessages(const std::vector<Program>& programs) {
   return done == instructions;
 }
 
-// As a device may wait that loads a kernel at its first launch. What else there is between ranks'
-// devices, PipelineEngine::Rehearse is for.
-TEST(Schedule, OfOneChunkEndsEvenIfComputingWaitsForMessages) {
+// As a device may wait that loads a kernel at its first launch. For INTERLEAVED, which needs
+// several chunks, there is PipelineEngine::Rehearse.
+TEST(Schedule, WithoutVirtualStagesEndsEvenIfComputingWaitsForMessages) {
   ForEachCase([](ParallelSpec::Schedule schedule, const PipelineShape& shape) {
     EXPECT_TRUE(
         EndEvenIfComputingWaitsForMessages(LowerSchedule(GenerateForwardOnly(shape), shape)));
