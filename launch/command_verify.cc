@@ -19,16 +19,14 @@ constexpr int64_t kMostUpdates = 3;
 
 // Of rank 0, where not even the least of the model fits.
 absl::Status TooLarge(JobSpec job, Device& device) {
-  constexpr double kGiB = 1 << 30;
   job.mutable_model()->set_layers(int64_t{job.parallel().pipeline()} *
                                   job.parallel().virtual_stages());
-  const MemoryPlan plan = ReferenceMemory(job, device);
   return absl::FailedPreconditionError(absl::StrFormat(
-      "rank 0 has %.1f GiB left, and half of it is for the whole model by itself, which plans for "
-      "%.1f GiB with one layer per stage (%s): verify with a smaller model.hidden, model.ffn or "
+      "rank 0 has %.1f GiB left, and half of it is for the whole model by itself, which with one "
+      "layer per stage plans for %s: verify with a smaller model.hidden, model.ffn or "
       "model.vocabulary, or on more memory",
-      static_cast<double>(AvailableMemory(device)) / kGiB, static_cast<double>(plan.total()) / kGiB,
-      plan.ToString()));
+      static_cast<double>(AvailableMemory(device)) / (1 << 30),
+      ReferenceMemory(job, device).ToString()));
 }
 
 // Shrinks the model until it fits on rank 0. Returns what a person should know about that.

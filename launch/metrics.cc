@@ -35,8 +35,9 @@ absl::Status DropLinesBeyond(int64_t last, const std::string& path) {
   return kept == *text ? absl::OkStatus() : ReplaceFile(path, kept);
 }
 
+// What somebody has removed needs no room.
 absl::Status OfDirectory(const std::string& directory, const absl::Status& written) {
-  if (written.ok()) return written;
+  if (written.ok() || absl::IsDataLoss(written)) return written;
   return absl::Status(written.code(),
                       absl::StrCat("metrics.directory \"", directory, "\": ", written.message(),
                                    "; make room in it or name another"));

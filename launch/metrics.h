@@ -62,7 +62,8 @@ class MetricsWriter {
   // Lines of an earlier run beyond resumed_step, and a torn last one, are dropped first.
   static absl::StatusOr<MetricsWriter> Open(const MetricsOptions& options);
 
-  // One line each, written through when this returns. An error names metrics.directory.
+  // One line each, written through when this returns. An error names metrics.directory, or the file
+  // that was removed meanwhile.
   absl::Status Write(const StepMetrics& metrics);
   absl::Status Write(const ValidationMetrics& metrics);
 
